@@ -1,0 +1,428 @@
+"""vLLM's SimpleCPUOffloadConnector: the host tier is a second block pool with the same free queue.
+
+Rules (vLLM 0.33.0, `v1/simple_kv_offload/manager.py`; behaviour, not code):
+- eager: blocks confirmed computed before this step, prompt and output, that the host doesn't hold, are copied; what is left when a
+  request ends is copied with the next step's job; the host's free blocks are the limit, the store position never goes back;
+- lazy: a cursor walks the HBM free queue from its eviction end and copies cached blocks the host doesn't hold, until twice the blocks
+  of a full token budget are free or copied;
+- one store job and one load job at most a step; a store starts at the step's end, a load at its start; HBM blocks being copied hold a
+  reference; a preemption waits for every transfer in flight;
+- host recency moves with host hits and stores only: an HBM hit doesn't refresh it. Found host blocks are pinned from look-up to load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.arrays import grown
+from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.pool import NONE, Pool, check_pool, make_pool, register, release, take, touch
+from kvsim.cache.tier import STORED
+from kvsim.errors import LawError
+from kvsim.jit import kernel
+from kvsim.transfer.channel import DOWN, UP, new_job, next_done, retire, submit
+
+ROW = np.dtype([("lo", "<i8"), ("count", "<i8"), ("pinned", "<i8"), ("tracked", "<i8"), ("cursor", "<i8"), ("next", "<i8")], align=True)
+META = np.dtype(
+    [
+        ("lazy", "<i8"),
+        ("target", "<i8"),  # lazy: blocks to keep free or copied
+        ("cursor", "<i8"),  # lazy: last block visited
+        ("pairs", "<i8"),  # copies ever planned: the ring's write position
+        ("late", "<i8"),
+        ("first_load", "<i8"),  # 1 + row of the first load of this pass, chained by ROW.next
+        ("last_load", "<i8"),
+        ("load_blocks", "<i8"),
+        ("store_job", "<i8"),  # 1 + slot of this pass's store
+        ("load_job", "<i8"),
+        ("dropped", "<i8"),
+    ],
+    align=True,
+)
+
+
+class SimpleHost(NamedTuple):
+    """`cpu` pool, `rows` [requests], `table` (host block of each arena entry), rings of (HBM, host) block pairs, copies left by ended requests."""
+
+    cpu: Pool
+    rows: Any
+    meta: Any
+    table: NDArray[np.int32]
+    pair_hbm: NDArray[np.int32]
+    pair_cpu: NDArray[np.int32]
+    late_hbm: NDArray[np.int32]
+    late_cpu: NDArray[np.int32]
+    scratch: NDArray[np.int32]
+
+
+@kernel
+def joined(e, r):  # type: ignore[no-untyped-def]
+    """See `none.joined`."""
+    row = e.host.rows[r]
+    row.pinned = 0
+    row.tracked = 0
+    row.cursor = 0
+
+
+@kernel
+def unpin(e, r):  # type: ignore[no-untyped-def]
+    """Drop the reference that look-up took on the host blocks of request r."""
+    row, base, front = e.host.rows[r], e.requests[r].offset, e.host.cpu.meta[0].end
+    for k in range(row.lo, row.lo + row.count):
+        front = release(e.host.cpu, e.host.table[base + k], front)
+    row.pinned = 0
+
+
+@kernel
+def match(e, r, hits):  # type: ignore[no-untyped-def]
+    """See `none.match`."""
+    request, row, size = e.requests[r], e.host.rows[r], e.config[0].block_tokens
+    if row.pinned:
+        unpin(e, r)
+    count = 0
+    for k in range(hits, (request.tokens - 1) // size):
+        block = e.host.cpu.first[e.ids[request.offset + k]]
+        if block == NONE:
+            break
+        e.host.table[request.offset + k] = block
+        count += 1
+    if count == 0:
+        return 0
+    for k in range(hits, hits + count):
+        touch(e.host.cpu, e.host.table[request.offset + k])
+    row.pinned = 1
+    row.lo = hits
+    row.count = count
+    return count * size
+
+
+@kernel
+def allocated(e, r, hits, tokens):  # type: ignore[no-untyped-def]
+    """See `none.allocated`. The pins of the look-up become those of the load."""
+    row, meta = e.host.rows[r], e.host.meta[0]
+    row.tracked = 1
+    if tokens == 0:
+        if row.pinned:
+            unpin(e, r)
+        return
+    row.pinned = 0
+    for k in range(row.lo, row.lo + row.count):
+        touch(e.pool, e.table[e.requests[r].offset + k])
+    row.next = 0
+    if meta.first_load == 0:
+        meta.first_load = r + 1
+    else:
+        e.host.rows[meta.last_load - 1].next = r + 1
+    meta.last_load = r + 1
+    meta.load_blocks += row.count
+
+
+@kernel
+def select(e, r, blocks):  # type: ignore[no-untyped-def]
+    """Collect in `scratch` the confirmed blocks of r to copy, moving its cursor past them; returns how many."""
+    request, row, free = e.requests[r], e.host.rows[r], e.host.cpu.meta[0].free
+    found = 0
+    if free == 0:
+        return 0
+    ready = min(blocks, request.computed // e.config[0].block_tokens)
+    while row.cursor < ready:
+        block = e.table[request.offset + row.cursor]
+        state = e.pool.blocks[block]
+        if state.key != NONE and state.job == 0 and e.host.cpu.first[state.key] == NONE:
+            if found == free:
+                e.host.meta[0].dropped += 1
+                break
+            e.host.scratch[found] = block
+            found += 1
+        row.cursor += 1
+    return found
+
+
+@kernel
+def claim(e, count, hbm, cpu, at):  # type: ignore[no-untyped-def]
+    """Take a host block for each of the `count` blocks in `scratch`, hold the HBM blocks, and write the pairs to the rings from `at` on."""
+    size = hbm.shape[0]
+    for i in range(count):
+        hbm[(at + i) % size] = e.host.scratch[i]
+        cpu[(at + i) % size] = take(e.host.cpu)
+    for i in range(count):
+        e.pool.blocks[e.host.scratch[i]].job = 1
+        touch(e.pool, e.host.scratch[i])
+
+
+@kernel
+def plan_eager(e, r):  # type: ignore[no-untyped-def]
+    """Copy what request r has confirmed."""
+    if e.host.rows[r].tracked:
+        count = select(e, r, e.requests[r].blocks)
+        claim(e, count, e.host.pair_hbm, e.host.pair_cpu, e.host.meta[0].pairs)
+        e.host.meta[0].pairs += count
+
+
+@kernel
+def plan_lazy(e):  # type: ignore[no-untyped-def]
+    """Walk the HBM free queue on from the cursor and copy what the host doesn't hold."""
+    meta, blocks, end = e.host.meta[0], e.pool.blocks, e.pool.meta[0].end
+    if meta.cursor >= 0 and blocks[meta.cursor].ref > 0:
+        meta.cursor = NONE
+    block = blocks[meta.cursor].next if meta.cursor >= 0 else blocks[end].next
+    covered, count = 0, 0
+    while block != end and covered < meta.target and count < e.host.cpu.meta[0].free:
+        meta.cursor = block
+        key = blocks[block].key
+        if key != NONE and e.host.cpu.first[key] == NONE:
+            e.host.scratch[count] = block
+            count += 1
+        covered += 1
+        block = blocks[block].next
+    claim(e, count, e.host.pair_hbm, e.host.pair_cpu, meta.pairs)
+    meta.pairs += count
+
+
+@kernel
+def plan(e):  # type: ignore[no-untyped-def]
+    """See `none.plan`. Requests admitted for the first time come first, then resumed ones, then those that were running."""
+    state, meta = e.state[0], e.host.meta[0]
+    began = meta.pairs
+    if meta.lazy:
+        plan_lazy(e)
+    else:
+        for i in range(state.preempted):
+            e.host.rows[e.preempted[i]].cursor = 0
+        for resumed in (False, True):
+            for i in range(state.fresh, state.scheduled):
+                if (e.requests[e.scheduled[i]].preemptions > 0) == resumed:
+                    plan_eager(e, e.scheduled[i])
+        for i in range(state.fresh):
+            plan_eager(e, e.scheduled[i])
+    size = e.host.pair_hbm.shape[0]
+    for i in range(meta.late):
+        e.host.pair_hbm[(meta.pairs + i) % size] = e.host.late_hbm[i]
+        e.host.pair_cpu[(meta.pairs + i) % size] = e.host.late_cpu[i]
+    meta.pairs += meta.late
+    meta.late = 0
+    if meta.pairs > began:
+        meta.store_job = 1 + new_job(e.transfers, DOWN, 0, began, meta.pairs, meta.pairs - began)
+    if meta.first_load:
+        meta.load_job = 1 + new_job(e.transfers, UP, meta.first_load - 1, 0, 0, meta.load_blocks)
+        meta.first_load = 0
+        meta.load_blocks = 0
+
+
+@kernel
+def begin(e):  # type: ignore[no-untyped-def]
+    """See `none.begin`."""
+    state, meta = e.state[0], e.host.meta[0]
+    if state.preempted:
+        state.flushes += 1
+        for c in range(2):
+            if e.transfers.channels[c].count > 0:
+                state.clock = max(state.clock, e.transfers.channels[c].free_at)
+    if meta.load_job:
+        submit(e.transfers, meta.load_job - 1, state.clock)
+        meta.load_job = 0
+
+
+@kernel
+def end(e):  # type: ignore[no-untyped-def]
+    """See `none.end`."""
+    meta = e.host.meta[0]
+    if meta.store_job:
+        submit(e.transfers, meta.store_job - 1, e.state[0].clock)
+        meta.store_job = 0
+
+
+@kernel
+def ended(e, r):  # type: ignore[no-untyped-def]
+    """See `none.ended`."""
+    request, meta, size = e.requests[r], e.host.meta[0], e.config[0].block_tokens
+    if not meta.lazy and e.host.rows[r].tracked:
+        count = select(e, r, (request.computed + size - 1) // size)
+        claim(e, count, e.host.late_hbm, e.host.late_cpu, meta.late)
+        meta.late += count
+    return True
+
+
+@kernel
+def take_in_load(e, slot):  # type: ignore[no-untyped-def]
+    """The blocks of all requests of the load are there."""
+    job = e.transfers.jobs[slot]
+    r = job.row
+    while r >= 0:
+        request, row, front = e.requests[r], e.host.rows[r], e.host.cpu.meta[0].end
+        for k in range(row.lo, row.lo + row.count):
+            front = release(e.host.cpu, e.host.table[request.offset + k], front)
+        front = e.pool.meta[0].end
+        for k in range(row.lo, row.lo + row.count):
+            front = release(e.pool, e.table[request.offset + k], front)
+        request.loaded = 1
+        request.load_s += job.done - request.load_start
+        r = row.next - 1
+
+
+@kernel
+def take_in_store(e, slot):  # type: ignore[no-untyped-def]
+    """The copies are readable in the host; the HBM blocks are let go."""
+    job, size, front = e.transfers.jobs[slot], e.host.pair_hbm.shape[0], e.host.cpu.meta[0].end
+    for i in range(job.lo, job.hi):
+        block = e.pool.blocks[e.host.pair_hbm[i % size]]
+        block.job = 0
+        register(e.host.cpu, e.host.pair_cpu[i % size], block.key)
+        e.seen[block.key] |= STORED
+    for i in range(job.lo, job.hi):
+        front = release(e.host.cpu, e.host.pair_cpu[i % size], front)
+    front = e.pool.meta[0].end
+    for i in range(job.lo, job.hi):
+        front = release(e.pool, e.host.pair_hbm[i % size], front)
+
+
+@kernel
+def complete(e):  # type: ignore[no-untyped-def]
+    """See `none.complete`: loads first, then stores."""
+    for c in (UP, DOWN):
+        while e.transfers.channels[c].count > 0:
+            slot = e.transfers.queue[c, e.transfers.channels[c].head]
+            if e.transfers.jobs[slot].done > e.state[0].clock:
+                break
+            if c == UP:
+                take_in_load(e, slot)
+            else:
+                take_in_store(e, slot)
+            retire(e.transfers, slot)
+
+
+@kernel
+def open_work(e):  # type: ignore[no-untyped-def]
+    """See `none.open_work`."""
+    return e.transfers.meta[0] < e.transfers.jobs.shape[0]
+
+
+@kernel
+def next_completion(e):  # type: ignore[no-untyped-def]
+    """See `none.next_completion`."""
+    slot = next_done(e.transfers)
+    return e.transfers.jobs[slot].done if slot >= 0 else np.inf
+
+
+@kernel
+def room(e):  # type: ignore[no-untyped-def]
+    """See `none.room`."""
+    return e.transfers.meta[0] >= 2
+
+
+class SimpleConnector(Connector):
+    """The connector of one engine. `HostTier.blocks` counts the host pool's null block: one less is usable."""
+
+    has_host = True
+
+    def __init__(self, tier: HostTier, lazy: bool) -> None:
+        super().__init__(tier)
+        self.lazy = lazy
+        self.tag = "simple"
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The hooks of this module."""
+        return {f"offload_{name}": globals()[name] for name in HOOKS}
+
+    def make_state(self, sizes: Sizes) -> SimpleHost:
+        """See `Connector.make_state`."""
+        blocks = self.tier.blocks
+        meta = np.zeros(1, META).view(np.recarray)
+        meta.lazy, meta.cursor = self.lazy, NONE
+        meta.target = 2 * -(-sizes.max_batched // sizes.block_tokens)
+        ring = np.zeros(blocks + 1, np.int32)
+        return SimpleHost(
+            cpu=make_pool(blocks, sizes.ids),
+            rows=np.zeros(sizes.rows, ROW).view(np.recarray),
+            meta=meta,
+            table=np.zeros(sizes.arena, np.int32),
+            pair_hbm=ring,
+            pair_cpu=ring.copy(),
+            late_hbm=ring.copy(),
+            late_cpu=ring.copy(),
+            scratch=ring.copy(),
+        )
+
+    def grow_ids(self, state: SimpleHost, ids: int) -> SimpleHost:
+        """See `Connector.grow_ids`."""
+        return state._replace(cpu=state.cpu._replace(first=grown(state.cpu.first, ids, NONE)))
+
+    def grow_rows(self, state: SimpleHost, rows: int) -> SimpleHost:
+        """See `Connector.grow_rows`."""
+        return state._replace(rows=grown(state.rows, rows))
+
+    def grow_arena(self, state: SimpleHost, arena: int) -> SimpleHost:
+        """See `Connector.grow_arena`."""
+        return state._replace(table=grown(state.table, arena))
+
+    def hbm_references(self, e: Any) -> NDArray[np.int64]:
+        """See `Connector.hbm_references`: blocks being copied down or loaded into."""
+        held = np.zeros(e.pool.blocks.size, np.int64)
+        for hbm, _ in self._pairs(e):
+            held[hbm] += 1
+        for r in self._loading(e):
+            base, lo, count = int(e.requests.offset[r]), int(e.host.rows.lo[r]), int(e.host.rows["count"][r])
+            np.add.at(held, e.table[base + lo : base + lo + count], 1)
+        return held
+
+    def evictions(self, e: Any) -> int:
+        """See `Connector.evictions`."""
+        return int(e.host.cpu.meta.evictions[0])
+
+    def used_blocks(self, e: Any) -> int:
+        """See `Connector.used_blocks`: blocks that hold something, cached ones included."""
+        return int((e.host.cpu.blocks.key[1:-1] != NONE).sum())
+
+    def check(self, e: Any) -> None:
+        """See `Connector.check`."""
+        check_pool(e.host.cpu, "host tier")
+        held = np.zeros(e.host.cpu.blocks.size, np.int64)
+        for _, cpu in self._pairs(e):
+            held[cpu] += 1
+        for r in np.flatnonzero(e.host.rows.pinned | np.isin(np.arange(e.host.rows.size), self._loading(e))):
+            base, lo, count = int(e.requests.offset[r]), int(e.host.rows.lo[r]), int(e.host.rows["count"][r])
+            np.add.at(held, e.host.table[base + lo : base + lo + count], 1)
+        if (held[1:-1] != e.host.cpu.blocks.ref[1:-1]).any():
+            raise LawError("host tier: reference counts differ from what loads, stores and look-ups hold")
+
+    def _pairs(self, e: Any) -> list[tuple[int, int]]:
+        live = e.transfers.jobs[(e.transfers.jobs.live == 1) & (e.transfers.jobs.channel == DOWN)]
+        size = e.host.pair_hbm.size
+        ring = [i % size for job in live for i in range(int(job.lo), int(job.hi))]
+        late = range(int(e.host.meta.late[0]))
+        return [(int(e.host.pair_hbm[i]), int(e.host.pair_cpu[i])) for i in ring] + [(int(e.host.late_hbm[i]), int(e.host.late_cpu[i])) for i in late]
+
+    def _loading(self, e: Any) -> list[int]:
+        rows = []
+        for job in e.transfers.jobs[(e.transfers.jobs.live == 1) & (e.transfers.jobs.channel == UP)]:
+            r = int(job.row)
+            while r >= 0:
+                rows.append(r)
+                r = int(e.host.rows.next[r]) - 1
+        return rows
+
+
+@OFFLOAD.register("vllm-simple-eager", source="vLLM 0.33.0, SimpleCPUOffloadConnector")
+@dataclass(frozen=True, slots=True)
+class VllmSimpleEager:
+    """vLLM's SimpleCPUOffloadConnector, eager: every computed block, prompt and output, is copied one step later."""
+
+    def connector(self, tier: HostTier) -> SimpleConnector:
+        """The connector of one engine over `tier`."""
+        return SimpleConnector(tier, lazy=False)
+
+
+@OFFLOAD.register("vllm-simple-lazy", source="vLLM 0.33.0, SimpleCPUOffloadConnector with lazy_offload")
+@dataclass(frozen=True, slots=True)
+class VllmSimpleLazy:
+    """vLLM's SimpleCPUOffloadConnector, lazy: blocks are copied when they near eviction from HBM."""
+
+    def connector(self, tier: HostTier) -> SimpleConnector:
+        """The connector of one engine over `tier`."""
+        return SimpleConnector(tier, lazy=True)
+

@@ -1,0 +1,1 @@
+"""One serving engine: scheduler, step time, memory, and the node that runs them."""

@@ -1,0 +1,255 @@
+"""The vLLM v1 engine as an object: sizes its arrays, takes requests in, lets the kernels run, hands finished requests out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvsim.arrays import grown
+from kvsim.cache.offload import Connector, Sizes
+from kvsim.cache.pool import NONE, check_pool, make_pool
+from kvsim.engine import loop
+from kvsim.engine.queues import fresh_vacancies, push_inbox
+from kvsim.engine.state import CONFIG, EDGE, FREE, ARENA_FULL, JOBS_FULL, NOTIFY, REQUEST, STATE, STUCK, Engine
+from kvsim.errors import LawError
+from kvsim.jit import bundle, link
+from kvsim.bins import N_BINS
+from kvsim.transfer.channel import check_transfers
+
+
+class StepTime(Protocol):
+    """A step-time model as the engine needs it; see `kvsim.engine.step_time`."""
+
+    params: NDArray[np.float64]
+    accumulators: int
+
+    @property
+    def kernels(self) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the scheduler is told. `hbm_blocks` counts vLLM's null block: one less is usable."""
+
+    block_tokens: int
+    hbm_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int = 0
+    window_start_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Chains:
+    """Chains of all requests that may come, as id runs: row i of a request is runs[offset[i]:offset[i + 1]]."""
+
+    offset: NDArray[np.int64]
+    start: NDArray[np.int32]
+    length: NDArray[np.int32]
+
+
+@dataclass(slots=True)
+class VllmEngine:
+    """One engine instance with its HBM pool and, through `connector`, its host tier.
+
+    `ids` is the number of distinct keys known so far; `grow_ids` makes room for more.
+    """
+
+    config: EngineConfig
+    chains: Chains
+    step_time: StepTime
+    connector: Connector
+    step_time_name: str
+    ids: int
+    longest_chain: int
+    calls: int = 0
+    e: Engine = field(init=False)
+    _advance: Any = field(init=False)
+    _bundled: Any = field(init=False, default=None)
+    _bundle: Any = field(init=False, default=None)
+    _free: list[int] = field(init=False)
+    _edges: int = field(init=False, default=0)
+    _ids: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        c = self.config
+        config = np.zeros(1, CONFIG).view(np.recarray)
+        config[0] = (c.block_tokens, c.max_num_seqs, c.max_num_batched_tokens, c.long_prefill_token_threshold, self.connector.has_host, c.window_start_s)
+        rows, seqs, arena = 64, c.max_num_seqs + 1, 1 << 12
+        self._ids = max(self.ids, 1)
+        transfers = self.connector.make_transfers(c.max_num_seqs)
+        sizes = Sizes(self._ids, rows, arena, transfers.jobs.size, c.block_tokens, c.max_num_batched_tokens)
+        self.e = Engine(
+            config=config,
+            state=np.zeros(1, STATE).view(np.recarray),
+            requests=_request_rows(rows),
+            edges=np.zeros(16, EDGE).view(np.recarray),
+            pool=make_pool(c.hbm_blocks, self._ids),
+            ids=np.zeros(arena, np.int32),
+            table=np.zeros(arena, np.int32),
+            vacant=fresh_vacancies(),
+            running=np.zeros(seqs, np.int32),
+            holding=np.zeros(rows, np.int32),
+            scheduled=np.zeros(seqs, np.int32),
+            preempted=np.zeros(seqs, np.int32),
+            ended=np.zeros(seqs, np.int32),
+            finished=np.zeros(rows, np.int32),
+            let_go=np.zeros(rows, np.int32),
+            inbox_s=np.zeros(rows, np.float64),
+            inbox_row=np.zeros(rows, np.int32),
+            hits=np.zeros(self.longest_chain + 2, np.int32),
+            run_start=self.chains.start,
+            run_length=self.chains.length,
+            seen=np.zeros(self._ids, np.uint8),
+            params=np.ascontiguousarray(self.step_time.params, np.float64),
+            acc=np.zeros(max(self.step_time.accumulators, 1), np.float64),
+            itl=np.zeros(N_BINS, np.int64),
+            transfers=transfers,
+            host=self.connector.make_state(sizes),
+        )
+        self._free = list(range(rows - 1, -1, -1))
+        add, seconds = self.step_time.kernels
+        parts = {"step_add": add, "step_seconds": seconds, **self.connector.parts}
+        self._advance = link(loop.advance, parts, f"{self.step_time_name},{self.connector.tag}")
+
+    def _handle(self) -> Any:
+        """The state as kernels take it; made anew when an array was replaced."""
+        if self._bundled is not self.e:
+            self._bundled, self._bundle = self.e, bundle(self.e)
+        return self._bundle
+
+    @property
+    def clock(self) -> float:
+        """Simulated seconds."""
+        return float(self.e.state.clock[0])
+
+    def submit(
+        self, chain: int, prompt: int, output: int, *, at: float | None, tag: int, order: int, id_offset: int = 0, notify: bool = True, waits_for: int = 0
+    ) -> int:
+        """Take in a request (chain: its row in `chains`) that arrives at time `at`, or, with None, once `waits_for` edges have fired.
+
+        Returns its row, valid until it is harvested.
+        """
+        if not self._free:
+            self._grow_rows()
+        row = self._free.pop()
+        request = self.e.requests[row]
+        request.order, request.tag, request.prompt, request.output = order, tag, prompt, output
+        request.run_lo, request.run_hi = self.chains.offset[chain], self.chains.offset[chain + 1]
+        request.id_offset, request.edge, request.waits_for, request.notify = id_offset, -1, waits_for, notify
+        request.ready = 0.0
+        for name in ("computed", "tokens", "new", "blocks", "keyed", "prefilling", "loaded", "work", "released", "local", "external", "preemptions"):
+            request[name] = 0
+        for name in ("scheduled", "first_token", "last_token", "finish", "load_start"):
+            request[name] = -1.0
+        request.load_s = 0.0
+        if at is not None:
+            push_inbox(self._handle(), row, at)
+        return row
+
+    def depend(self, target: int, on: int, delay_s: float) -> None:
+        """Row `target`, submitted with at=None, waits `delay_s` after the end of row `on`."""
+        if self._edges == self.e.edges.size:
+            self.e = self.e._replace(edges=grown(self.e.edges, 2 * self.e.edges.size))
+        self.e.edges[self._edges] = (target, delay_s, self.e.requests[on].edge)
+        self.e.requests[on].edge = self._edges
+        self._edges += 1
+
+    def advance(self, until: float) -> int:
+        """Run until a reason of `kvsim.engine.state` to stop; arrays that fill up are grown on the way."""
+        while True:
+            self.calls += 1
+            reason = int(self._advance(self._handle(), until))
+            if reason == STUCK:
+                raise LawError(f"engine: {int(self.e.state.live[0])} requests wait at {self.clock} s and nothing can happen any more")
+            if reason == ARENA_FULL:
+                self._grow_arena()
+            elif reason == JOBS_FULL:
+                self._grow_jobs()
+            else:
+                return reason
+
+    def harvest(self) -> Any:
+        """Copies of the rows that ended since the last harvest (recarray of REQUEST), in order of their end; rows are reused."""
+        state = self.e.state
+        rows = self.e.finished[: int(state.finished[0])].copy()
+        state.finished[0] = 0
+        out = self.e.requests[rows].copy()
+        ready = self.e.requests.released[rows] == 1
+        self._lingering.extend(rows[~ready].tolist())
+        self._free.extend(rows[ready].tolist())
+        self._sweep()
+        return out
+
+    def grow_ids(self, ids: int) -> None:
+        """Make room for keys up to `ids` - 1."""
+        if ids <= self._ids:
+            return
+        more = max(ids, 2 * self._ids)
+        pool = self.e.pool
+        self.e = self.e._replace(
+            pool=pool._replace(first=grown(pool.first, more, NONE)), seen=grown(self.e.seen, more), host=self.connector.grow_ids(self.e.host, more)
+        )
+        self._ids = more
+
+    _lingering: list[int] = field(init=False, default_factory=list)
+
+    def _sweep(self) -> None:
+        """Rows whose transfers outlived them are reused once the connector lets go."""
+        still = []
+        for row in self._lingering:
+            (self._free if self.e.requests.released[row] else still).append(row)
+        self._lingering = still
+
+    def _grow_rows(self) -> None:
+        e, old = self.e, self.e.requests.size - 1
+        requests = _request_rows(2 * old)
+        requests[:old] = e.requests[:old]
+        post_old, post = e.requests[old], 2 * old
+        first, last = int(post_old.q_next), int(post_old.q_prev)
+        if first != old:  # the waiting list isn't empty: hang it on the new fence post
+            requests[post].q_next, requests[post].q_prev = first, last
+            requests[first].q_prev = post
+            requests[last].q_next = post
+        self.e = e._replace(
+            requests=requests,
+            **{n: grown(getattr(e, n), 2 * old) for n in ("holding", "finished", "let_go", "inbox_s", "inbox_row")},
+            host=self.connector.grow_rows(e.host, 2 * old),
+        )
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+
+    def _grow_arena(self) -> None:
+        e, size = self.e, 2 * self.e.ids.size
+        self.e = e._replace(ids=grown(e.ids, size), table=grown(e.table, size), host=self.connector.grow_arena(e.host, size))
+
+    def _grow_jobs(self) -> None:
+        transfers, host = self.connector.grow_jobs(self.e.transfers, self.e.host)
+        self.e = self.e._replace(transfers=transfers, host=host)
+
+    def check(self) -> None:
+        """Recompute counters from raw arrays (laws 1, 4, 6); raises `LawError`."""
+        state, requests = self.e.state[0], self.e.requests[:-1]
+        check_pool(self.e.pool, "HBM")
+        check_transfers(self.e.transfers)
+        self.connector.check(self.e)
+        if state.arrived != state.done + state.rejected + state.live:
+            raise LawError(f"requests: {state.arrived} arrived != {state.done} done + {state.rejected} rejected + {state.live} live")
+        held = np.zeros(self.e.pool.blocks.size, np.int64)
+        for r in np.flatnonzero((requests.status != FREE) & (requests.finish < 0) & (requests.blocks > 0)):
+            base, n = int(requests.offset[r]), int(requests.blocks[r])
+            np.add.at(held, self.e.table[base : base + n], 1)
+        held += self.connector.hbm_references(self.e)
+        if (held[1:-1] != self.e.pool.blocks.ref[1:-1]).any():
+            raise LawError("HBM: reference counts differ from the blocks requests and transfers hold")
+
+
+def _request_rows(n: int) -> Any:
+    rows = np.zeros(n + 1, REQUEST).view(np.recarray)
+    rows[n].q_prev = rows[n].q_next = n
+    return rows
+
+
+__all__ = ["NOTIFY", "Chains", "EngineConfig", "StepTime", "VllmEngine"]

@@ -1,0 +1,212 @@
+"""The only importer of numba: compiled kernels, their cache folder, and the linking of kernels with interchangeable parts.
+
+Cache. numba's own cache looks at the time stamp of one file and so returns stale results after an edit in another. Here the cache
+folder is named by a digest of every kernel source, the Python and the numba version: an edit anywhere means a new folder.
+
+Bundles. A kernel that takes a tuple of forty arrays takes a second to compile and 20 us to call. `bundle` turns a NamedTuple of arrays,
+other bundles inside it included, into one pointer to a table of addresses and sizes: `e.pool.blocks[3].ref` reads the same in a kernel.
+
+Linking. A kernel such as a scheduler's step loop calls `connector_lookup(...)` or `step_seconds(...)` without knowing which one.
+Functions passed as arguments never come from numba's cache, so the choice is made in Python, before compiling: `link(run, parts)`
+makes a copy of `run` (and of the kernels it calls, as far as they need it) in which the named globals are the chosen functions.
+Each combination has its own name, and so its own cache entry. With the JIT off (NUMBA_DISABLE_JIT=1) the same copies run as Python.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.core.typing.typeof import typeof_impl
+from numba.extending import NativeValue, models, register_model, unbox
+from numba.np.arrayobj import populate_array
+
+from kvsim.paths import cache_root
+
+JIT_DISABLED: bool = bool(numba.config.DISABLE_JIT)
+
+
+@cache
+def _kernel_folder() -> str:
+    digest = hashlib.sha256(f"{sys.version}|{numba.__version__}|{numba.config.BOUNDSCHECK}".encode())
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        if path.name == "jit.py" or b"kvsim.jit" in source:
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + source)
+    return str(cache_root() / f"kernels-{digest.hexdigest()[:16]}")
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` in nopython mode, cached on disk; no fastmath, so that results are the same on every machine."""
+    if JIT_DISABLED:
+        return function
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = _kernel_folder()
+    try:
+        return numba.njit(cache=True, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+class BundleType(types.Type):  # type: ignore[misc]
+    """Type of a bundle in a kernel: the names of its fields and their types (arrays or bundles)."""
+
+    def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
+        self.fields = fields
+        super().__init__(name=f"Bundle({fields})")
+
+    def slot(self, name: str) -> tuple[int, Any]:
+        """(first word in the table, type) of a field; an array takes an address and its shape, a bundle an address."""
+        word = 0
+        for known, kind in self.fields:
+            if known == name:
+                return word, kind
+            word += 1 + getattr(kind, "ndim", 0)
+        raise AttributeError(name)
+
+
+class Bundle:
+    """A NamedTuple of C-contiguous arrays and bundles, as kernels take it. Keeps the arrays alive; holds for as long as they don't move."""
+
+    __slots__ = ("address", "fields", "kind", "table")
+
+    def __init__(self, fields: Any) -> None:
+        words: list[int] = []
+        kinds: list[tuple[str, Any]] = []
+        self.fields = []
+        for name, value in zip(fields._fields, fields, strict=True):
+            if isinstance(value, tuple):
+                value = Bundle(value)
+                words.append(value.address)
+                kinds.append((name, value.kind))
+            else:
+                if not value.flags.c_contiguous:
+                    raise ValueError(f"bundle field {name} is not contiguous")
+                words += [value.ctypes.data, *value.shape]
+                kinds.append((name, types.Array(numba.typeof(value).dtype, value.ndim, "C")))
+            self.fields.append(value)
+        self.table = np.array(words, np.int64)
+        self.address = int(self.table.ctypes.data)
+        self.kind = BundleType(tuple(kinds))
+
+
+def bundle(fields: Any) -> Any:
+    """`fields`, a NamedTuple of arrays and NamedTuples, as an argument for kernels (with the JIT off: as it is)."""
+    return fields if JIT_DISABLED else Bundle(fields)
+
+
+@typeof_impl.register(Bundle)
+def _typeof_bundle(value: Bundle, _: Any) -> BundleType:
+    return value.kind
+
+
+@register_model(BundleType)
+class _BundleModel(models.PrimitiveModel):  # type: ignore[misc]
+    def __init__(self, manager: Any, kind: BundleType) -> None:
+        super().__init__(manager, kind, ir.IntType(64))
+
+
+@unbox(BundleType)
+def _unbox_bundle(kind: BundleType, value: Any, c: Any) -> NativeValue:
+    address = c.pyapi.object_getattr_string(value, "address")
+    native = c.pyapi.long_as_ulonglong(address)
+    c.pyapi.decref(address)
+    return NativeValue(native)
+
+
+@infer_getattr
+class _BundleAttributes(AttributeTemplate):  # type: ignore[misc]
+    key = BundleType
+
+    def generic_resolve(self, kind: BundleType, name: str) -> Any:
+        return dict(kind.fields).get(name)
+
+
+@lower_getattr_generic(BundleType)
+def _lower_bundle_field(context: Any, builder: Any, kind: BundleType, value: Any, name: str) -> Any:
+    word, field = kind.slot(name)
+    table = builder.inttoptr(value, ir.IntType(64).as_pointer())
+    words = [builder.load(builder.gep(table, [ir.IntType(64)(word + i)])) for i in range(1 + getattr(field, "ndim", 0))]
+    if isinstance(field, BundleType):
+        return words[0]
+    array = context.make_array(field)(context, builder)
+    itemsize = context.get_abi_sizeof(context.get_data_type(field.dtype))
+    strides = [ir.IntType(64)(itemsize)]
+    for extent in reversed(words[2:]):
+        strides.insert(0, builder.mul(strides[0], extent))
+    data = builder.inttoptr(words[0], array.data.type)
+    populate_array(array, data=data, shape=words[1:], strides=strides, itemsize=ir.IntType(64)(itemsize), meminfo=None, parent=None)
+    return array._getvalue()
+
+
+_linked: dict[tuple[Any, ...], Any] = {}
+
+
+def link(root: Any, parts: Mapping[str, Any], tag: str) -> Any:
+    """A copy of the kernel `root` in which each global named in `parts` is that part, all the way down its calls.
+
+    `tag` names the combination (its parts' registered names); the same tag must always mean the same parts.
+    Raises `LookupError` when a part is named that nothing in `root` uses, or whose module does not declare it.
+    """
+    used: set[str] = set()
+    key = (root, tag, tuple(sorted((name, id(part)) for name, part in parts.items())))
+    if key not in _linked:
+        _linked[key] = _relink(root, parts, tag, {}, used)
+        if missing := parts.keys() - used:
+            raise LookupError(f"{_python(root).__qualname__} uses no {', '.join(sorted(missing))}")
+    return _linked[key]
+
+
+def _python(function: Any) -> FunctionType:
+    return getattr(function, "py_func", function)  # type: ignore[no-any-return]
+
+
+def _is_kernel(value: Any) -> bool:
+    if JIT_DISABLED:
+        return isinstance(value, FunctionType) and value.__module__.partition(".")[0] not in ("numpy", "math")
+    return hasattr(value, "py_func")
+
+
+def _globals_read(function: FunctionType) -> list[str]:
+    return sorted({i.argval for i in dis.get_instructions(function.__code__) if i.opname == "LOAD_GLOBAL"})
+
+
+def _relink(function: Any, parts: Mapping[str, Any], tag: str, done: dict[Any, Any], used: set[str]) -> Any:
+    if function in done:
+        return done[function]
+    source = _python(function)
+    changed: dict[str, Any] = {}
+    for name in _globals_read(source):
+        if name in parts:
+            if name not in source.__globals__:
+                raise LookupError(f"{source.__module__} uses {name} but does not declare it")
+            used.add(name)
+            part = _relink(parts[name], parts, tag, done, used)
+            changed[name] = part
+        elif name in source.__globals__ and _is_kernel(value := source.__globals__[name]):
+            linked = _relink(value, parts, tag, done, used)
+            if linked is not value:
+                changed[name] = linked
+    if not changed:
+        done[function] = function
+        return function
+    copy = FunctionType(source.__code__, {**source.__globals__, **changed}, source.__name__, source.__defaults__)
+    copy.__qualname__ = f"{source.__qualname__}[{tag}]"
+    copy.__module__ = source.__module__
+    copy.__doc__ = source.__doc__
+    copy.__kwdefaults__ = source.__kwdefaults__
+    done[function] = kernel(copy)
+    return done[function]

@@ -1,0 +1,1 @@
+"""What moving costs: links, their queues, and how they are shared."""
