@@ -155,16 +155,15 @@ def _lower_bundle_field(context: Any, builder: Any, kind: BundleType, value: Any
 _linked: dict[tuple[Any, ...], Any] = {}
 
 
-def link(root: Any, parts: Mapping[str, Any], tag: str) -> Any:
+def link(root: Any, parts: Mapping[str, Any]) -> Any:
     """A copy of the kernel `root` in which each global named in `parts` is that part, all the way down its calls.
 
-    `tag` names the combination (its parts' registered names); the same tag must always mean the same parts.
-    Raises `LookupError` when a part is named that nothing in `root` uses, or whose module does not declare it.
+    Only kernels that use a part, themselves or through those they call, are copied; a copy's name tells the parts it uses.
+    Raises `LookupError` when a part is named that nothing in `root` uses, or that a module uses without declaring it.
     """
-    used: set[str] = set()
-    key = (root, tag, tuple(sorted((name, id(part)) for name, part in parts.items())))
+    key = (root, tuple(sorted((name, id(part)) for name, part in parts.items())))
     if key not in _linked:
-        _linked[key] = _relink(root, parts, tag, {}, used)
+        _linked[key], used = _relink(root, parts, {})
         if missing := parts.keys() - used:
             raise LookupError(f"{_python(root).__qualname__} uses no {', '.join(sorted(missing))}")
     return _linked[key]
@@ -184,29 +183,42 @@ def _globals_read(function: FunctionType) -> list[str]:
     return sorted({i.argval for i in dis.get_instructions(function.__code__) if i.opname == "LOAD_GLOBAL"})
 
 
-def _relink(function: Any, parts: Mapping[str, Any], tag: str, done: dict[Any, Any], used: set[str]) -> Any:
+def _relink(function: Any, parts: Mapping[str, Any], done: dict[Any, tuple[Any, set[str]]]) -> tuple[Any, set[str]]:
+    """(linked copy, names of the parts it uses); the function itself where it uses none."""
     if function in done:
         return done[function]
     source = _python(function)
     changed: dict[str, Any] = {}
+    used: set[str] = set()
     for name in _globals_read(source):
         if name in parts:
-            if name not in source.__globals__:
-                raise LookupError(f"{source.__module__} uses {name} but does not declare it")
-            used.add(name)
-            part = _relink(parts[name], parts, tag, done, used)
-            changed[name] = part
-        elif name in source.__globals__ and _is_kernel(value := source.__globals__[name]):
-            linked = _relink(value, parts, tag, done, used)
+            changed[name], deeper = _relink(parts[name], parts, done)
+            used |= deeper | {name}
+        elif _is_kernel(value := source.__globals__.get(name)):
+            linked, deeper = _relink(value, parts, done)
+            used |= deeper
             if linked is not value:
                 changed[name] = linked
-    if not changed:
-        done[function] = function
-        return function
-    copy = FunctionType(source.__code__, {**source.__globals__, **changed}, source.__name__, source.__defaults__)
-    copy.__qualname__ = f"{source.__qualname__}[{tag}]"
-    copy.__module__ = source.__module__
-    copy.__doc__ = source.__doc__
-    copy.__kwdefaults__ = source.__kwdefaults__
-    done[function] = kernel(copy)
+    done[function] = function, used
+    if used:
+        copy = FunctionType(source.__code__, {**source.__globals__, **changed}, source.__name__, source.__defaults__)
+        copy.__qualname__ = f"{source.__qualname__}[{_parts_tag(parts, used)}]"
+        copy.__module__ = source.__module__
+        copy.__doc__ = source.__doc__
+        done[function] = kernel(copy), used
     return done[function]
+
+
+def _parts_tag(parts: Mapping[str, Any], used: set[str]) -> str:
+    """Modules of the parts, readable, and a digest of which part stands for which name and, for plug-ins, of their source."""
+    sources = {name: _python(parts[name]) for name in used}
+    text = "".join(f"{name}={f.__module__}.{f.__qualname__}{_plugin_digest(f.__code__.co_filename)}" for name, f in sorted(sources.items()))
+    modules = sorted({f.__module__.rpartition(".")[2] for f in sources.values()})
+    return f"{'+'.join(modules)}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+@cache
+def _plugin_digest(path: str) -> str:
+    if Path(path).is_relative_to(Path(__file__).parent):
+        return ""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()

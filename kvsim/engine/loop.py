@@ -47,7 +47,7 @@ def execute(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def emit(e):  # type: ignore[no-untyped-def]
+def emit(e, h):  # type: ignore[no-untyped-def]
     """A token for each request that computed all it had; those that have their last one end."""
     state, now = e.state[0], e.state[0].clock
     for i in range(state.scheduled):
@@ -64,7 +64,7 @@ def emit(e):  # type: ignore[no-untyped-def]
         if request.tokens == request.prompt + request.output:
             e.ended[state.ended] = r
             state.ended += 1
-            released = offload_ended(e, r)
+            released = offload_ended(e, h, r)
             free_blocks(e, r)
             if released:
                 give_segment(e, r)
@@ -94,7 +94,7 @@ def recycle(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def advance(e, until):  # type: ignore[no-untyped-def]
+def advance(e, h, until):  # type: ignore[no-untyped-def]
     """Run passes and steps while the clock is before `until`; returns why it stopped (see `kvsim.engine.state`)."""
     state = e.state[0]
     state.notify = 0
@@ -102,35 +102,35 @@ def advance(e, until):  # type: ignore[no-untyped-def]
         if state.live == 0:
             if state.inbox == 0:
                 return IDLE
-            if e.inbox_s[0] > state.clock and not offload_open_work(e):
+            if e.inbox_s[0] > state.clock and not offload_open_work(e, h):
                 if e.inbox_s[0] >= until:
                     return HORIZON
                 state.clock = e.inbox_s[0]
         if state.clock >= until:
             return HORIZON
-        if not offload_room(e):
+        if not offload_room(e, h):
             return JOBS_FULL
-        if not join(e):
+        if not join(e, h):
             return ARENA_FULL
-        schedule(e)
-        offload_plan(e)
+        schedule(e, h)
+        offload_plan(e, h)
         state.ended = 0
-        offload_begin(e)
+        offload_begin(e, h)
         if state.scheduled > 0:
             execute(e)
         else:
-            upcoming = offload_next_completion(e)
+            upcoming = offload_next_completion(e, h)
             if state.inbox > 0:
                 upcoming = min(upcoming, e.inbox_s[0])
             if upcoming < np.inf:
                 state.clock = max(state.clock, min(upcoming, until))
-            elif state.live > 0 and not offload_open_work(e):
+            elif state.live > 0 and not offload_open_work(e, h):
                 return STUCK
-        offload_end(e)
-        emit(e)
+        offload_end(e, h)
+        emit(e, h)
         if state.ended > 0:
             drop_ended(e)
-        offload_complete(e)
+        offload_complete(e, h)
         recycle(e)
         if state.notify:
             return NOTIFY

@@ -144,7 +144,7 @@ def finish_row(e, r, status, now):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def join(e):  # type: ignore[no-untyped-def]
+def join(e, h):  # type: ignore[no-untyped-def]
     """Requests that arrived by now join the waiting list. False: the arena is full, call again with a larger one.
 
     A request that could never fit in HBM is rejected here. Its theoretical hit is taken here too: leading blocks met before.
@@ -176,7 +176,7 @@ def join(e):  # type: ignore[no-untyped-def]
             unbroken = unbroken and e.seen[e.ids[i]] != 0
             met += unbroken
             e.seen[e.ids[i]] |= MET
-        offload_joined(e, r)
+        offload_joined(e, h, r)
         request.theoretical = met * size
         request.tokens = request.prompt
         request.status = WAITING

@@ -146,7 +146,7 @@ def start(e, r, new):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def schedule_holding(e, budget):  # type: ignore[no-untyped-def]
+def schedule_holding(e, h, budget):  # type: ignore[no-untyped-def]
     """Start requests whose load has arrived. Returns the budget left, or -1 where one doesn't fit and blocks all behind it."""
     state, size = e.state[0], e.config[0].block_tokens
     kept, i, blocked = 0, 0, False
@@ -169,7 +169,7 @@ def schedule_holding(e, budget):  # type: ignore[no-untyped-def]
             break
         allocate(e, r, request.computed + new)
         register_upto(e, r, request.computed + new)
-        offload_allocated(e, r, 0, 0)
+        offload_allocated(e, h, r, 0, 0)
         start(e, r, new)
         budget -= new
         i += 1
@@ -183,7 +183,7 @@ def schedule_holding(e, budget):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def schedule_waiting(e, budget):  # type: ignore[no-untyped-def]
+def schedule_waiting(e, h, budget):  # type: ignore[no-untyped-def]
     """Admit waiting requests in order until budget, places or blocks run out."""
     state, size, post = e.state[0], e.config[0].block_tokens, e.requests.shape[0] - 1
     r = e.requests[post].q_next
@@ -191,7 +191,7 @@ def schedule_waiting(e, budget):  # type: ignore[no-untyped-def]
         request = e.requests[r]
         following = request.q_next
         hits = longest_run(e.pool, e.ids[request.offset :], (request.tokens - 1) // size, e.hits)
-        external = offload_match(e, r, hits)
+        external = offload_match(e, h, r, hits)
         if external < 0:
             r = following
             continue
@@ -216,7 +216,7 @@ def schedule_waiting(e, budget):  # type: ignore[no-untyped-def]
         allocate(e, r, computed + new)
         if not external:
             register_upto(e, r, computed + new)
-        offload_allocated(e, r, hits, external)
+        offload_allocated(e, h, r, hits, external)
         request.local = hits * size
         if request.scheduled < 0.0:
             request.external = external
@@ -237,7 +237,7 @@ def schedule_waiting(e, budget):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def schedule(e):  # type: ignore[no-untyped-def]
+def schedule(e, h):  # type: ignore[no-untyped-def]
     """One pass: fill `scheduled` and each request's `new`. `computed` still stands where it stood before the step."""
     state = e.state[0]
     state.passes += 1
@@ -248,7 +248,7 @@ def schedule(e):  # type: ignore[no-untyped-def]
     budget = schedule_running(e, e.config[0].max_batched)
     state.fresh = state.scheduled
     if state.preempted == 0:
-        budget = schedule_holding(e, budget)
+        budget = schedule_holding(e, h, budget)
         if budget > 0:
-            schedule_waiting(e, budget)
+            schedule_waiting(e, h, budget)
 

@@ -106,7 +106,7 @@ STATE = np.dtype(
 
 
 class Engine(NamedTuple):
-    """Everything the kernels read and write. R rows, S = max_num_seqs, A arena entries, K ids."""
+    """Everything the kernels read and write, but for the connector's own state. R rows, S = max_num_seqs, A arena entries, K ids."""
 
     config: Any  # CONFIG [1]
     state: Any  # STATE [1]
@@ -133,4 +133,3 @@ class Engine(NamedTuple):
     acc: NDArray[np.float64]
     itl: NDArray[np.int64]  # histogram of the time between tokens, from window_start on
     transfers: Transfers
-    host: Any  # the connector's own state

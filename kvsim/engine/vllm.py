@@ -62,14 +62,14 @@ class VllmEngine:
     chains: Chains
     step_time: StepTime
     connector: Connector
-    step_time_name: str
     ids: int
     longest_chain: int
     calls: int = 0
     e: Engine = field(init=False)
+    host: Any = field(init=False)
     _advance: Any = field(init=False)
-    _bundled: Any = field(init=False, default=None)
-    _bundle: Any = field(init=False, default=None)
+    _bundled: tuple[Any, Any] = field(init=False, default=(None, None))
+    _bundles: tuple[Any, Any] = field(init=False, default=(None, None))
     _free: list[int] = field(init=False)
     _edges: int = field(init=False, default=0)
     _ids: int = field(init=False, default=0)
@@ -108,18 +108,18 @@ class VllmEngine:
             acc=np.zeros(max(self.step_time.accumulators, 1), np.float64),
             itl=np.zeros(N_BINS, np.int64),
             transfers=transfers,
-            host=self.connector.make_state(sizes),
         )
+        self.host = self.connector.make_state(sizes)
         self._free = list(range(rows - 1, -1, -1))
         add, seconds = self.step_time.kernels
         parts = {"step_add": add, "step_seconds": seconds, **self.connector.parts}
-        self._advance = link(loop.advance, parts, f"{self.step_time_name},{self.connector.tag}")
+        self._advance = link(loop.advance, parts)
 
-    def _handle(self) -> Any:
-        """The state as kernels take it; made anew when an array was replaced."""
-        if self._bundled is not self.e:
-            self._bundled, self._bundle = self.e, bundle(self.e)
-        return self._bundle
+    def _handles(self) -> tuple[Any, Any]:
+        """The states as kernels take them; made anew when an array was replaced."""
+        if self._bundled[0] is not self.e or self._bundled[1] is not self.host:
+            self._bundled, self._bundles = (self.e, self.host), (bundle(self.e), bundle(self.host))
+        return self._bundles
 
     @property
     def clock(self) -> float:
@@ -147,7 +147,7 @@ class VllmEngine:
             request[name] = -1.0
         request.load_s = 0.0
         if at is not None:
-            push_inbox(self._handle(), row, at)
+            push_inbox(self._handles()[0], row, at)
         return row
 
     def depend(self, target: int, on: int, delay_s: float) -> None:
@@ -162,7 +162,7 @@ class VllmEngine:
         """Run until a reason of `kvsim.engine.state` to stop; arrays that fill up are grown on the way."""
         while True:
             self.calls += 1
-            reason = int(self._advance(self._handle(), until))
+            reason = int(self._advance(*self._handles(), until))
             if reason == STUCK:
                 raise LawError(f"engine: {int(self.e.state.live[0])} requests wait at {self.clock} s and nothing can happen any more")
             if reason == ARENA_FULL:
@@ -191,8 +191,9 @@ class VllmEngine:
         more = max(ids, 2 * self._ids)
         pool = self.e.pool
         self.e = self.e._replace(
-            pool=pool._replace(first=grown(pool.first, more, NONE)), seen=grown(self.e.seen, more), host=self.connector.grow_ids(self.e.host, more)
+            pool=pool._replace(first=grown(pool.first, more, NONE)), seen=grown(self.e.seen, more)
         )
+        self.host = self.connector.grow_ids(self.host, more)
         self._ids = more
 
     _lingering: list[int] = field(init=False, default_factory=list)
@@ -217,31 +218,32 @@ class VllmEngine:
         self.e = e._replace(
             requests=requests,
             **{n: grown(getattr(e, n), 2 * old) for n in ("holding", "finished", "let_go", "inbox_s", "inbox_row")},
-            host=self.connector.grow_rows(e.host, 2 * old),
         )
+        self.host = self.connector.grow_rows(self.host, 2 * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))
 
     def _grow_arena(self) -> None:
         e, size = self.e, 2 * self.e.ids.size
-        self.e = e._replace(ids=grown(e.ids, size), table=grown(e.table, size), host=self.connector.grow_arena(e.host, size))
+        self.e = e._replace(ids=grown(e.ids, size), table=grown(e.table, size))
+        self.host = self.connector.grow_arena(self.host, size)
 
     def _grow_jobs(self) -> None:
-        transfers, host = self.connector.grow_jobs(self.e.transfers, self.e.host)
-        self.e = self.e._replace(transfers=transfers, host=host)
+        transfers, self.host = self.connector.grow_jobs(self.e.transfers, self.host)
+        self.e = self.e._replace(transfers=transfers)
 
     def check(self) -> None:
         """Recompute counters from raw arrays (laws 1, 4, 6); raises `LawError`."""
         state, requests = self.e.state[0], self.e.requests[:-1]
         check_pool(self.e.pool, "HBM")
         check_transfers(self.e.transfers)
-        self.connector.check(self.e)
+        self.connector.check(self.e, self.host)
         if state.arrived != state.done + state.rejected + state.live:
             raise LawError(f"requests: {state.arrived} arrived != {state.done} done + {state.rejected} rejected + {state.live} live")
         held = np.zeros(self.e.pool.blocks.size, np.int64)
         for r in np.flatnonzero((requests.status != FREE) & (requests.finish < 0) & (requests.blocks > 0)):
             base, n = int(requests.offset[r]), int(requests.blocks[r])
             np.add.at(held, self.e.table[base : base + n], 1)
-        held += self.connector.hbm_references(self.e)
+        held += self.connector.hbm_references(self.e, self.host)
         if (held[1:-1] != self.e.pool.blocks.ref[1:-1]).any():
             raise LawError("HBM: reference counts differ from the blocks requests and transfers hold")
 

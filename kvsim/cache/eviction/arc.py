@@ -56,16 +56,16 @@ def append(p, which, node):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def access(e, r, k):  # type: ignore[no-untyped-def]
+def access(e, h, r, k):  # type: ignore[no-untyped-def]
     """Counts when the request ends."""
 
 
 @kernel
-def missed(e, key):  # type: ignore[no-untyped-def]
+def missed(e, h, key):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    p, node = e.host.policy, key + FENCES
+    p, node = h.policy, key + FENCES
     if p.where[node] == B1:
-        p.target[0] = min(p.target[0] + max(1.0, p.size[B2] / p.size[B1]), e.host.meta[0].capacity)
+        p.target[0] = min(p.target[0] + max(1.0, p.size[B2] / p.size[B1]), h.meta[0].capacity)
         append(p, B1, node)
     elif p.where[node] == B2:
         p.target[0] = max(p.target[0] - max(1.0, p.size[B1] / p.size[B2]), 0.0)
@@ -73,40 +73,40 @@ def missed(e, key):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def insert(e, r, k):  # type: ignore[no-untyped-def]
+def insert(e, h, r, k):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    append(e.host.policy, T1, e.ids[e.requests[r].offset + k] + FENCES)
+    append(h.policy, T1, e.ids[e.requests[r].offset + k] + FENCES)
 
 
 @kernel
-def idle(e, key):  # type: ignore[no-untyped-def]
+def idle(e, h, key):  # type: ignore[no-untyped-def]
     """Victims are looked for among the idle; nothing to note."""
 
 
 @kernel
-def next_idle(e, node, stamp):  # type: ignore[no-untyped-def]
+def next_idle(e, h, node, stamp):  # type: ignore[no-untyped-def]
     """The first idle key without `stamp` from `node` on; a fence post if there is none."""
-    while node >= FENCES and (e.host.keys[node - FENCES].ref != 0 or e.host.keys[node - FENCES].stamp == stamp):
-        node = e.host.policy.next[node]
+    while node >= FENCES and (h.keys[node - FENCES].ref != 0 or h.keys[node - FENCES].stamp == stamp):
+        node = h.policy.next[node]
     return node
 
 
 @kernel
-def victims(e, n, stamp):  # type: ignore[no-untyped-def]
+def victims(e, h, n, stamp):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    p, chosen = e.host.policy, e.host.scratch
+    p, chosen = h.policy, h.scratch
     size = p.size[T1]
     a, b = p.next[T1], p.next[T2]
     for i in range(n):
         node = T1
         if size >= int(p.target[0]):
-            a = next_idle(e, a, stamp)
+            a = next_idle(e, h, a, stamp)
             node = a
         if node < FENCES:
-            b = next_idle(e, b, stamp)
+            b = next_idle(e, h, b, stamp)
             node = b
         if node < FENCES:
-            a = next_idle(e, a, stamp)
+            a = next_idle(e, h, a, stamp)
             node = a
         if node < FENCES:
             return False
@@ -118,20 +118,20 @@ def victims(e, n, stamp):  # type: ignore[no-untyped-def]
         chosen[i] = node
     for i in range(n):
         node = chosen[i]
-        e.host.keys[node - FENCES].ref = ABSENT
+        h.keys[node - FENCES].ref = ABSENT
         append(p, B1 if p.where[node] == T1 else B2, node)
     for ghost in (B1, B2):
-        while p.size[ghost] > e.host.meta[0].capacity:
+        while p.size[ghost] > h.meta[0].capacity:
             drop(p, p.next[ghost])
     return True
 
 
 @kernel
-def finished(e, r):  # type: ignore[no-untyped-def]
+def finished(e, h, r):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    request, p = e.requests[r], e.host.policy
+    request, p = e.requests[r], h.policy
     for k in range(request.tokens // e.config[0].block_tokens - 1, -1, -1):
-        flags = e.host.flags[request.offset + k]
+        flags = h.flags[request.offset + k]
         node = e.ids[request.offset + k] + FENCES
         if not flags & MET_HERE or p.where[node] > T2:
             continue

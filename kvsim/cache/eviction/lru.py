@@ -36,13 +36,13 @@ class LruState(NamedTuple):
 
 
 @kernel
-def request_rank(e, r, k):  # type: ignore[no-untyped-def]
+def request_rank(e, h, r, k):  # type: ignore[no-untyped-def]
     """Rank of block k of request r while the request lives."""
-    meta = e.host.policy.meta
-    if e.host.rows[r].rank == 0:
+    meta = h.policy.meta
+    if h.rows[r].rank == 0:
         meta[RANK] += 1
-        e.host.rows[r].rank = meta[RANK]
-    return e.host.rows[r].rank * POSITIONS + (POSITIONS - 2 - k)
+        h.rows[r].rank = meta[RANK]
+    return h.rows[r].rank * POSITIONS + (POSITIONS - 2 - k)
 
 
 @kernel
@@ -56,14 +56,14 @@ def sift_up(p, i):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def push(e, key):  # type: ignore[no-untyped-def]
+def push(e, h, key):  # type: ignore[no-untyped-def]
     """Enter `key` at its present rank; when the heap is full of outdated entries it is rebuilt from the idle keys."""
-    p = e.host.policy
+    p = h.policy
     if p.meta[HEAP] == p.heap_key.shape[0]:
         p.meta[HEAP] = 0
         for i in range(p.meta[RESIDENT]):
             other = p.resident[i]
-            if e.host.keys[other].ref == 0 and other != key:
+            if h.keys[other].ref == 0 and other != key:
                 n = p.meta[HEAP]
                 p.heap_rank[n], p.heap_key[n] = p.rank[other], other
                 p.meta[HEAP] += 1
@@ -97,48 +97,48 @@ def pop(p):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def move_to(e, key, rank):  # type: ignore[no-untyped-def]
+def move_to(e, h, key, rank):  # type: ignore[no-untyped-def]
     """Give a resident key a new rank."""
-    e.host.policy.rank[key] = rank
-    if e.host.keys[key].ref == 0:
-        push(e, key)
+    h.policy.rank[key] = rank
+    if h.keys[key].ref == 0:
+        push(e, h, key)
 
 
 @kernel
-def access(e, r, k):  # type: ignore[no-untyped-def]
+def access(e, h, r, k):  # type: ignore[no-untyped-def]
     """See the package's contract."""
     key = e.ids[e.requests[r].offset + k]
-    rank = request_rank(e, r, k)
-    if e.host.keys[key].ref != ABSENT and e.host.policy.rank[key] < rank:
-        move_to(e, key, rank)
+    rank = request_rank(e, h, r, k)
+    if h.keys[key].ref != ABSENT and h.policy.rank[key] < rank:
+        move_to(e, h, key, rank)
 
 
 @kernel
-def missed(e, key):  # type: ignore[no-untyped-def]
+def missed(e, h, key):  # type: ignore[no-untyped-def]
     """LRU keeps no ghosts."""
 
 
 @kernel
-def insert(e, r, k):  # type: ignore[no-untyped-def]
+def insert(e, h, r, k):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    p, key = e.host.policy, e.ids[e.requests[r].offset + k]
-    p.rank[key] = request_rank(e, r, k)
+    p, key = h.policy, e.ids[e.requests[r].offset + k]
+    p.rank[key] = request_rank(e, h, r, k)
     p.resident[p.meta[RESIDENT]] = key
     p.slot[key] = p.meta[RESIDENT]
     p.meta[RESIDENT] += 1
 
 
 @kernel
-def idle(e, key):  # type: ignore[no-untyped-def]
+def idle(e, h, key):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    push(e, key)
+    push(e, h, key)
 
 
 @kernel
-def victims(e, n, stamp):  # type: ignore[no-untyped-def]
+def victims(e, h, n, stamp):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    p, keys, found, spared = e.host.policy, e.host.keys, 0, 0
-    chosen = e.host.scratch
+    p, keys, found, spared = h.policy, h.keys, 0, 0
+    chosen = h.scratch
     while p.meta[HEAP] > 0 and found < n:
         rank, key = pop(p)
         if keys[key].ref != 0 or p.rank[key] != rank:
@@ -153,11 +153,11 @@ def victims(e, n, stamp):  # type: ignore[no-untyped-def]
         found += 1
     for i in range(1, spared + 1):
         keys[chosen[chosen.shape[0] - i]].ref = 0
-        push(e, chosen[chosen.shape[0] - i])
+        push(e, h, chosen[chosen.shape[0] - i])
     if found < n:
         for i in range(found):
             keys[chosen[i]].ref = 0
-            push(e, chosen[i])
+            push(e, h, chosen[i])
         return False
     for i in range(found):
         p.meta[RESIDENT] -= 1
@@ -168,14 +168,14 @@ def victims(e, n, stamp):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def finished(e, r):  # type: ignore[no-untyped-def]
+def finished(e, h, r):  # type: ignore[no-untyped-def]
     """See the package's contract."""
-    request, p = e.requests[r], e.host.policy
+    request, p = e.requests[r], h.policy
     for k in range(request.tokens // e.config[0].block_tokens - 1, -1, -1):
         key = e.ids[request.offset + k]
-        if e.host.flags[request.offset + k] & MET_HERE and e.host.keys[key].ref != ABSENT:
+        if h.flags[request.offset + k] & MET_HERE and h.keys[key].ref != ABSENT:
             p.meta[RANK] += 1
-            move_to(e, key, p.meta[RANK] * POSITIONS + POSITIONS - 1)
+            move_to(e, h, key, p.meta[RANK] * POSITIONS + POSITIONS - 1)
 
 
 @EVICTION.register("lru", source="vLLM 0.33.0, v1/kv_offload/cpu/policies/lru.py")

@@ -51,7 +51,6 @@ class NoHost(NamedTuple):
 class Connector:
     """What the engine asks of a connector outside its kernels. This one has no tier below HBM."""
 
-    tag = "none"
     has_host = False
 
     def __init__(self, tier: HostTier) -> None:
@@ -86,17 +85,17 @@ class Connector:
         """Twice the room for transfer jobs."""
         return grow_transfers(transfers, 2 * transfers.jobs.size), state
 
-    def hbm_references(self, e: Any) -> NDArray[np.int64]:
+    def hbm_references(self, e: Any, h: Any) -> NDArray[np.int64]:
         """References the connector itself holds on each HBM block."""
         return np.zeros(e.pool.blocks.size, np.int64)
 
-    def evictions(self, e: Any) -> int:
+    def evictions(self, e: Any, h: Any) -> int:
         """Blocks evicted from the host tier so far."""
         return 0
 
-    def used_blocks(self, e: Any) -> int:
+    def used_blocks(self, e: Any, h: Any) -> int:
         """Blocks of the host tier in use."""
         return 0
 
-    def check(self, e: Any) -> None:
+    def check(self, e: Any, h: Any) -> None:
         """Recompute the tier's counters from raw arrays; raises `LawError`."""

@@ -74,30 +74,30 @@ class NativeHost(NamedTuple):
 
 
 @kernel
-def joined(e, r):  # type: ignore[no-untyped-def]
+def joined(e, h, r):  # type: ignore[no-untyped-def]
     """See `none.joined`."""
-    request, row = e.requests[r], e.host.rows[r]
+    request, row = e.requests[r], h.rows[r]
     row.next_store = 0
     row.jobs = 0
     row.rank = 0
     row.known = 0
     row.ended = 0
     for i in range(request.offset, request.offset + (request.prompt + request.output) // e.config[0].block_tokens + 1):
-        e.host.flags[i] = 0
-        e.host.stored_by[i] = 0
+        h.flags[i] = 0
+        h.stored_by[i] = 0
 
 
 @kernel
-def match(e, r, hits):  # type: ignore[no-untyped-def]
+def match(e, h, r, hits):  # type: ignore[no-untyped-def]
     """See `none.match`."""
-    request, row = e.requests[r], e.host.rows[r]
+    request, row = e.requests[r], h.rows[r]
     row.next_store = 0
     if row.jobs > 0:
         return -1
     size = e.config[0].block_tokens
     count, waits = 0, False
     for k in range(hits, request.tokens // size):
-        key = e.host.keys[e.ids[request.offset + k]]
+        key = h.keys[e.ids[request.offset + k]]
         if key.ref == ABSENT:
             break
         waits = waits or key.ref == WRITING or key.loading > 0
@@ -108,81 +108,81 @@ def match(e, r, hits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def meet(e, r, k, reused):  # type: ignore[no-untyped-def]
+def meet(e, h, r, k, reused):  # type: ignore[no-untyped-def]
     """Request r met block k of its chain in the tier, or will store it; reused: it found it readable there."""
     i = e.requests[r].offset + k
-    if not e.host.flags[i] & MET_HERE:
-        e.host.flags[i] |= MET_HERE
-        evict_access(e, r, k)
-    if reused and not e.host.flags[i] & INSERTED_HERE:
-        e.host.flags[i] |= REUSED_HERE
+    if not h.flags[i] & MET_HERE:
+        h.flags[i] |= MET_HERE
+        evict_access(e, h, r, k)
+    if reused and not h.flags[i] & INSERTED_HERE:
+        h.flags[i] |= REUSED_HERE
 
 
 @kernel
-def hand_out(e, r, lo):  # type: ignore[no-untyped-def]
+def hand_out(e, h, r, lo):  # type: ignore[no-untyped-def]
     """Blocks from the lo-th on were handed to request r in this pass: stores that still read them must be flushed."""
     request = e.requests[r]
     for k in range(lo, request.blocks):
         block = e.pool.blocks[e.table[request.offset + k]]
         block.batch = e.state[0].passes
         if block.job > 0:
-            flush(e, block.job - 1)
-    e.host.rows[r].known = request.blocks
+            flush(e, h, block.job - 1)
+    h.rows[r].known = request.blocks
 
 
 @kernel
-def flush(e, slot):  # type: ignore[no-untyped-def]
+def flush(e, h, slot):  # type: ignore[no-untyped-def]
     """The engine must wait for this job before the step."""
     if not e.transfers.jobs[slot].flush:
         e.transfers.jobs[slot].flush = 1
-        e.host.meta[0].flush += 1
+        h.meta[0].flush += 1
 
 
 @kernel
-def allocated(e, r, hits, tokens):  # type: ignore[no-untyped-def]
+def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
     """See `none.allocated`."""
-    hand_out(e, r, 0)
+    hand_out(e, h, r, 0)
     if tokens == 0:
         return
-    request, row, meta = e.requests[r], e.host.rows[r], e.host.meta[0]
+    request, row, meta = e.requests[r], h.rows[r], h.meta[0]
     upto = hits + tokens // e.config[0].block_tokens
     for k in range(hits, upto):
-        key = e.host.keys[e.ids[request.offset + k]]
+        key = h.keys[e.ids[request.offset + k]]
         if key.ref == 0:
             meta.idle -= 1
         key.ref += 1
         key.loading = 1
     for k in range(hits, upto):
-        meet(e, r, k, True)
-    e.host.loads[meta.loads] = new_job(e.transfers, UP, r, hits, upto, upto - hits)
+        meet(e, h, r, k, True)
+    h.loads[meta.loads] = new_job(e.transfers, UP, r, hits, upto, upto - hits)
     meta.loads += 1
     row.jobs += 1
     row.next_store = upto
 
 
 @kernel
-def take_room(e, r, lo, hi, wanted):  # type: ignore[no-untyped-def]
+def take_room(e, h, r, lo, hi, wanted):  # type: ignore[no-untyped-def]
     """Evict what `wanted` new blocks need; False, and the candidates are withdrawn, if that can't be done."""
-    meta, base = e.host.meta[0], e.requests[r].offset
+    meta, base = h.meta[0], e.requests[r].offset
     short = wanted - (meta.capacity - meta.used)
     if short <= 0:
         return True
-    if short <= meta.idle and evict_victims(e, short, meta.stamp):
+    if short <= meta.idle and evict_victims(e, h, short, meta.stamp):
         meta.idle -= short
         meta.used -= short
         meta.evictions += short
         return True
     for i in range(base + lo, base + hi):
-        if e.host.stored_by[i] == CANDIDATE:
-            e.host.stored_by[i] = 0
+        if h.stored_by[i] == CANDIDATE:
+            h.stored_by[i] = 0
     meta.dropped += wanted
     return False
 
 
 @kernel
-def prepare_store(e, r, lo, hi):  # type: ignore[no-untyped-def]
+def prepare_store(e, h, r, lo, hi):  # type: ignore[no-untyped-def]
     """Offer blocks lo..hi of r's chain; returns how many are to be stored (marked CANDIDATE), or -1 if there is no room."""
-    host, meta, base = e.host, e.host.meta[0], e.requests[r].offset
+    host, meta, base = h, h.meta[0], e.requests[r].offset
     if meta.threshold >= 2:
         offer(host.tracker, host.keys, e.ids, base + lo, base + hi)
     meta.stamp += 1
@@ -196,16 +196,16 @@ def prepare_store(e, r, lo, hi):  # type: ignore[no-untyped-def]
     for i in range(base + hi - 1, base + lo - 1, -1):
         if host.stored_by[i] == CANDIDATE and not host.flags[i] & MISSED_HERE:
             host.flags[i] |= MISSED_HERE
-            evict_missed(e, e.ids[i])
+            evict_missed(e, h, e.ids[i])
     for k in range(lo, hi):
         readable = host.keys[e.ids[base + k]].ref >= 0
         if readable or host.stored_by[base + k] == CANDIDATE:
-            meet(e, r, k, readable)
-    if wanted > 0 and not take_room(e, r, lo, hi, wanted):
+            meet(e, h, r, k, readable)
+    if wanted > 0 and not take_room(e, h, r, lo, hi, wanted):
         return -1
     for k in range(lo, hi):
         if host.stored_by[base + k] == CANDIDATE:
-            evict_insert(e, r, k)
+            evict_insert(e, h, r, k)
             host.keys[e.ids[base + k]].ref = WRITING
             host.flags[base + k] |= INSERTED_HERE
             e.seen[e.ids[base + k]] |= STORED
@@ -214,16 +214,16 @@ def prepare_store(e, r, lo, hi):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def plan_request(e, r, over):  # type: ignore[no-untyped-def]
+def plan_request(e, h, r, over):  # type: ignore[no-untyped-def]
     """Store what request r has computed by the end of this step and not offered yet; over: it ended in the last step."""
-    request, row, size = e.requests[r], e.host.rows[r], e.config[0].block_tokens
+    request, row, size = e.requests[r], h.rows[r], e.config[0].block_tokens
     computed = max(request.prompt, request.tokens - 1) if over else min(request.computed + request.new, request.tokens)
-    if e.host.meta[0].prompt_only:
+    if h.meta[0].prompt_only:
         computed = min(computed, request.prompt)
     lo, hi = row.next_store, min(computed // size, request.blocks)
     if hi <= lo:
         return
-    wanted = prepare_store(e, r, lo, hi)
+    wanted = prepare_store(e, h, r, lo, hi)
     if wanted < 0:
         return
     row.next_store = hi
@@ -232,53 +232,53 @@ def plan_request(e, r, over):  # type: ignore[no-untyped-def]
     slot = new_job(e.transfers, DOWN, r, lo, hi, wanted)
     row.jobs += 1
     for i in range(request.offset + lo, request.offset + hi):
-        if e.host.stored_by[i] == CANDIDATE:
-            e.host.stored_by[i] = slot + 1
+        if h.stored_by[i] == CANDIDATE:
+            h.stored_by[i] = slot + 1
             if over:
                 block = e.pool.blocks[e.table[i]]
                 block.job = slot + 1
                 if block.batch == e.state[0].passes:
-                    flush(e, slot)
-    e.host.planned[e.host.meta[0].planned] = slot
-    e.host.meta[0].planned += 1
+                    flush(e, h, slot)
+    h.planned[h.meta[0].planned] = slot
+    h.meta[0].planned += 1
 
 
 @kernel
-def let_go(e, r):  # type: ignore[no-untyped-def]
+def let_go(e, h, r):  # type: ignore[no-untyped-def]
     """Nothing refers to the chain of the ended request r any more."""
     e.let_go[e.state[0].let_go] = r
     e.state[0].let_go += 1
 
 
 @kernel
-def plan(e):  # type: ignore[no-untyped-def]
+def plan(e, h):  # type: ignore[no-untyped-def]
     """See `none.plan`."""
-    state, meta = e.state[0], e.host.meta[0]
+    state, meta = e.state[0], h.meta[0]
     for i in range(state.fresh):
         r = e.scheduled[i]
-        hand_out(e, r, e.host.rows[r].known)
+        hand_out(e, h, r, h.rows[r].known)
     for i in range(state.preempted):
         for slot in range(e.transfers.jobs.shape[0]):
             job = e.transfers.jobs[slot]
             if job.live and job.row == e.preempted[i] and job.channel == DOWN:
-                flush(e, slot)
+                flush(e, h, slot)
     for i in range(state.scheduled):
-        plan_request(e, e.scheduled[i], False)
+        plan_request(e, h, e.scheduled[i], False)
     for i in range(meta.ended):
-        plan_request(e, e.host.ended[i], True)
+        plan_request(e, h, h.ended[i], True)
     for i in range(meta.ended):
-        r = e.host.ended[i]
-        evict_finished(e, r)
-        e.host.rows[r].ended = 1
-        if e.host.rows[r].jobs == 0:
-            let_go(e, r)
+        r = h.ended[i]
+        evict_finished(e, h, r)
+        h.rows[r].ended = 1
+        if h.rows[r].jobs == 0:
+            let_go(e, h, r)
     meta.ended = 0
 
 
 @kernel
-def begin(e):  # type: ignore[no-untyped-def]
+def begin(e, h):  # type: ignore[no-untyped-def]
     """See `none.begin`: stores deferred from the last step, then those to be flushed, then loads; then wait for the flushed."""
-    state, meta, host = e.state[0], e.host.meta[0], e.host
+    state, meta, host = e.state[0], h.meta[0], h
     for i in range(meta.deferred):
         submit(e.transfers, host.deferred[i], state.clock)
     meta.deferred = 0
@@ -299,9 +299,9 @@ def begin(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def end(e):  # type: ignore[no-untyped-def]
+def end(e, h):  # type: ignore[no-untyped-def]
     """See `none.end`: what was planned in this step and not flushed starts with the next one."""
-    meta, host = e.host.meta[0], e.host
+    meta, host = h.meta[0], h
     for i in range(meta.planned):
         if not e.transfers.jobs[host.planned[i]].submitted:
             host.deferred[meta.deferred] = host.planned[i]
@@ -310,20 +310,20 @@ def end(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def ended(e, r):  # type: ignore[no-untyped-def]
+def ended(e, h, r):  # type: ignore[no-untyped-def]
     """See `none.ended`: stores in flight still read the blocks that are about to be freed."""
-    request, row = e.requests[r], e.host.rows[r]
+    request, row = e.requests[r], h.rows[r]
     if row.jobs > 0:
         for i in range(request.offset, request.offset + request.blocks):
-            if e.host.stored_by[i] > 0:
-                e.pool.blocks[e.table[i]].job = e.host.stored_by[i]
-    e.host.ended[e.host.meta[0].ended] = r
-    e.host.meta[0].ended += 1
+            if h.stored_by[i] > 0:
+                e.pool.blocks[e.table[i]].job = h.stored_by[i]
+    h.ended[h.meta[0].ended] = r
+    h.meta[0].ended += 1
     return False
 
 
 @kernel
-def complete(e):  # type: ignore[no-untyped-def]
+def complete(e, h):  # type: ignore[no-untyped-def]
     """See `none.complete`."""
     while True:
         slot = next_done(e.transfers)
@@ -331,15 +331,15 @@ def complete(e):  # type: ignore[no-untyped-def]
             return
         job = e.transfers.jobs[slot]
         r = job.row
-        request, row, meta = e.requests[r], e.host.rows[r], e.host.meta[0]
+        request, row, meta = e.requests[r], h.rows[r], h.meta[0]
         for i in range(request.offset + job.lo, request.offset + job.hi):
-            key = e.host.keys[e.ids[i]]
+            key = h.keys[e.ids[i]]
             if job.channel == UP:
                 key.ref -= 1
                 key.loading = 0
-            elif e.host.stored_by[i] == slot + 1:
+            elif h.stored_by[i] == slot + 1:
                 key.ref = 0
-                e.host.stored_by[i] = 0
+                h.stored_by[i] = 0
                 block = e.pool.blocks[e.table[i]]
                 if block.job == slot + 1:
                     block.job = 0
@@ -347,33 +347,33 @@ def complete(e):  # type: ignore[no-untyped-def]
                 continue
             if key.ref == 0:
                 meta.idle += 1
-                evict_idle(e, e.ids[i])
+                evict_idle(e, h, e.ids[i])
         if job.channel == UP:
             request.loaded = 1
             request.load_s += job.done - request.load_start
         row.jobs -= 1
         retire(e.transfers, slot)
         if row.ended and row.jobs == 0:
-            let_go(e, r)
+            let_go(e, h, r)
 
 
 @kernel
-def open_work(e):  # type: ignore[no-untyped-def]
+def open_work(e, h):  # type: ignore[no-untyped-def]
     """See `none.open_work`."""
     return e.transfers.meta[0] < e.transfers.jobs.shape[0]
 
 
 @kernel
-def next_completion(e):  # type: ignore[no-untyped-def]
+def next_completion(e, h):  # type: ignore[no-untyped-def]
     """See `none.next_completion`."""
     slot = next_done(e.transfers)
     return e.transfers.jobs[slot].done if slot >= 0 else np.inf
 
 
 @kernel
-def room(e):  # type: ignore[no-untyped-def]
+def room(e, h):  # type: ignore[no-untyped-def]
     """See `none.room`: a pass adds at most a load per waiting request and a store per scheduled or ended one."""
-    return e.transfers.meta[0] >= e.state[0].live + 2 * e.config[0].max_seqs + e.host.meta[0].ended
+    return e.transfers.meta[0] >= e.state[0].live + 2 * e.config[0].max_seqs + h.meta[0].ended
 
 
 class NativeConnector(Connector):
@@ -385,7 +385,6 @@ class NativeConnector(Connector):
         super().__init__(tier)
         self.prompt_only, self.store_threshold = prompt_only, store_threshold
         self.policy: Any = EVICTION[tier.eviction]()
-        self.tag = f"native,{tier.eviction}"
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -437,17 +436,17 @@ class NativeConnector(Connector):
         lists = {name: grown(getattr(state, name), transfers.jobs.size) for name in ("ended", "planned", "deferred", "loads")}
         return transfers, state._replace(**lists)
 
-    def evictions(self, e: Any) -> int:
+    def evictions(self, e: Any, h: Any) -> int:
         """See `Connector.evictions`."""
-        return int(e.host.meta.evictions[0])
+        return int(h.meta.evictions[0])
 
-    def used_blocks(self, e: Any) -> int:
+    def used_blocks(self, e: Any, h: Any) -> int:
         """See `Connector.used_blocks`."""
-        return int(e.host.meta.used[0])
+        return int(h.meta.used[0])
 
-    def check(self, e: Any) -> None:
+    def check(self, e: Any, h: Any) -> None:
         """See `Connector.check`."""
-        ref, meta = e.host.keys.ref, e.host.meta[0]
+        ref, meta = h.keys.ref, h.meta[0]
         resident, idle_keys = int((ref != ABSENT).sum()), int((ref == 0).sum())
         if resident != meta.used or resident > meta.capacity:
             raise LawError(f"host tier: {resident} keys resident, {meta.used} counted, capacity {meta.capacity}")

@@ -8,60 +8,60 @@ from kvsim.jit import kernel
 
 
 @kernel
-def joined(e, r):  # type: ignore[no-untyped-def]
+def joined(e, h, r):  # type: ignore[no-untyped-def]
     """Request `r` arrived; its row and arena segment may have had another owner."""
 
 
 @kernel
-def match(e, r, hits):  # type: ignore[no-untyped-def]
+def match(e, h, r, hits):  # type: ignore[no-untyped-def]
     """Tokens to load beyond `hits` local blocks; -1: ask again in the next pass."""
     return 0
 
 
 @kernel
-def allocated(e, r, hits, tokens):  # type: ignore[no-untyped-def]
+def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
     """Request `r` got its blocks; `tokens` of them are to be loaded behind `hits` local blocks."""
 
 
 @kernel
-def plan(e):  # type: ignore[no-untyped-def]
+def plan(e, h):  # type: ignore[no-untyped-def]
     """The pass is over: decide what to store."""
 
 
 @kernel
-def begin(e):  # type: ignore[no-untyped-def]
+def begin(e, h):  # type: ignore[no-untyped-def]
     """The step starts: submit transfers; a flush moves the clock."""
 
 
 @kernel
-def end(e):  # type: ignore[no-untyped-def]
+def end(e, h):  # type: ignore[no-untyped-def]
     """The step is over, its time has passed."""
 
 
 @kernel
-def ended(e, r):  # type: ignore[no-untyped-def]
+def ended(e, h, r):  # type: ignore[no-untyped-def]
     """Request `r` ended; its blocks are freed after this. True: its arena segment is needed no more."""
     return True
 
 
 @kernel
-def complete(e):  # type: ignore[no-untyped-def]
+def complete(e, h):  # type: ignore[no-untyped-def]
     """Take in the transfers that are done by now."""
 
 
 @kernel
-def open_work(e):  # type: ignore[no-untyped-def]
+def open_work(e, h):  # type: ignore[no-untyped-def]
     """Whether transfers are under way or about to start."""
     return False
 
 
 @kernel
-def next_completion(e):  # type: ignore[no-untyped-def]
+def next_completion(e, h):  # type: ignore[no-untyped-def]
     """When the next transfer ends, infinity if none is submitted."""
     return np.inf
 
 
 @kernel
-def room(e):  # type: ignore[no-untyped-def]
+def room(e, h):  # type: ignore[no-untyped-def]
     """Whether the connector's arrays hold whatever one more pass can add."""
     return True

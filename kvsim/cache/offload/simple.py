@@ -60,40 +60,40 @@ class SimpleHost(NamedTuple):
 
 
 @kernel
-def joined(e, r):  # type: ignore[no-untyped-def]
+def joined(e, h, r):  # type: ignore[no-untyped-def]
     """See `none.joined`."""
-    row = e.host.rows[r]
+    row = h.rows[r]
     row.pinned = 0
     row.tracked = 0
     row.cursor = 0
 
 
 @kernel
-def unpin(e, r):  # type: ignore[no-untyped-def]
+def unpin(e, h, r):  # type: ignore[no-untyped-def]
     """Drop the reference that look-up took on the host blocks of request r."""
-    row, base, front = e.host.rows[r], e.requests[r].offset, e.host.cpu.meta[0].end
+    row, base, front = h.rows[r], e.requests[r].offset, h.cpu.meta[0].end
     for k in range(row.lo, row.lo + row.count):
-        front = release(e.host.cpu, e.host.table[base + k], front)
+        front = release(h.cpu, h.table[base + k], front)
     row.pinned = 0
 
 
 @kernel
-def match(e, r, hits):  # type: ignore[no-untyped-def]
+def match(e, h, r, hits):  # type: ignore[no-untyped-def]
     """See `none.match`."""
-    request, row, size = e.requests[r], e.host.rows[r], e.config[0].block_tokens
+    request, row, size = e.requests[r], h.rows[r], e.config[0].block_tokens
     if row.pinned:
-        unpin(e, r)
+        unpin(e, h, r)
     count = 0
     for k in range(hits, (request.tokens - 1) // size):
-        block = e.host.cpu.first[e.ids[request.offset + k]]
+        block = h.cpu.first[e.ids[request.offset + k]]
         if block == NONE:
             break
-        e.host.table[request.offset + k] = block
+        h.table[request.offset + k] = block
         count += 1
     if count == 0:
         return 0
     for k in range(hits, hits + count):
-        touch(e.host.cpu, e.host.table[request.offset + k])
+        touch(h.cpu, h.table[request.offset + k])
     row.pinned = 1
     row.lo = hits
     row.count = count
@@ -101,13 +101,13 @@ def match(e, r, hits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def allocated(e, r, hits, tokens):  # type: ignore[no-untyped-def]
+def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
     """See `none.allocated`. The pins of the look-up become those of the load."""
-    row, meta = e.host.rows[r], e.host.meta[0]
+    row, meta = h.rows[r], h.meta[0]
     row.tracked = 1
     if tokens == 0:
         if row.pinned:
-            unpin(e, r)
+            unpin(e, h, r)
         return
     row.pinned = 0
     for k in range(row.lo, row.lo + row.count):
@@ -116,15 +116,15 @@ def allocated(e, r, hits, tokens):  # type: ignore[no-untyped-def]
     if meta.first_load == 0:
         meta.first_load = r + 1
     else:
-        e.host.rows[meta.last_load - 1].next = r + 1
+        h.rows[meta.last_load - 1].next = r + 1
     meta.last_load = r + 1
     meta.load_blocks += row.count
 
 
 @kernel
-def select(e, r, blocks):  # type: ignore[no-untyped-def]
+def select(e, h, r, blocks):  # type: ignore[no-untyped-def]
     """Collect in `scratch` the confirmed blocks of r to copy, moving its cursor past them; returns how many."""
-    request, row, free = e.requests[r], e.host.rows[r], e.host.cpu.meta[0].free
+    request, row, free = e.requests[r], h.rows[r], h.cpu.meta[0].free
     found = 0
     if free == 0:
         return 0
@@ -132,77 +132,77 @@ def select(e, r, blocks):  # type: ignore[no-untyped-def]
     while row.cursor < ready:
         block = e.table[request.offset + row.cursor]
         state = e.pool.blocks[block]
-        if state.key != NONE and state.job == 0 and e.host.cpu.first[state.key] == NONE:
+        if state.key != NONE and state.job == 0 and h.cpu.first[state.key] == NONE:
             if found == free:
-                e.host.meta[0].dropped += 1
+                h.meta[0].dropped += 1
                 break
-            e.host.scratch[found] = block
+            h.scratch[found] = block
             found += 1
         row.cursor += 1
     return found
 
 
 @kernel
-def claim(e, count, hbm, cpu, at):  # type: ignore[no-untyped-def]
+def claim(e, h, count, hbm, cpu, at):  # type: ignore[no-untyped-def]
     """Take a host block for each of the `count` blocks in `scratch`, hold the HBM blocks, and write the pairs to the rings from `at` on."""
     size = hbm.shape[0]
     for i in range(count):
-        hbm[(at + i) % size] = e.host.scratch[i]
-        cpu[(at + i) % size] = take(e.host.cpu)
+        hbm[(at + i) % size] = h.scratch[i]
+        cpu[(at + i) % size] = take(h.cpu)
     for i in range(count):
-        e.pool.blocks[e.host.scratch[i]].job = 1
-        touch(e.pool, e.host.scratch[i])
+        e.pool.blocks[h.scratch[i]].job = 1
+        touch(e.pool, h.scratch[i])
 
 
 @kernel
-def plan_eager(e, r):  # type: ignore[no-untyped-def]
+def plan_eager(e, h, r):  # type: ignore[no-untyped-def]
     """Copy what request r has confirmed."""
-    if e.host.rows[r].tracked:
-        count = select(e, r, e.requests[r].blocks)
-        claim(e, count, e.host.pair_hbm, e.host.pair_cpu, e.host.meta[0].pairs)
-        e.host.meta[0].pairs += count
+    if h.rows[r].tracked:
+        count = select(e, h, r, e.requests[r].blocks)
+        claim(e, h, count, h.pair_hbm, h.pair_cpu, h.meta[0].pairs)
+        h.meta[0].pairs += count
 
 
 @kernel
-def plan_lazy(e):  # type: ignore[no-untyped-def]
+def plan_lazy(e, h):  # type: ignore[no-untyped-def]
     """Walk the HBM free queue on from the cursor and copy what the host doesn't hold."""
-    meta, blocks, end = e.host.meta[0], e.pool.blocks, e.pool.meta[0].end
+    meta, blocks, end = h.meta[0], e.pool.blocks, e.pool.meta[0].end
     if meta.cursor >= 0 and blocks[meta.cursor].ref > 0:
         meta.cursor = NONE
     block = blocks[meta.cursor].next if meta.cursor >= 0 else blocks[end].next
     covered, count = 0, 0
-    while block != end and covered < meta.target and count < e.host.cpu.meta[0].free:
+    while block != end and covered < meta.target and count < h.cpu.meta[0].free:
         meta.cursor = block
         key = blocks[block].key
-        if key != NONE and e.host.cpu.first[key] == NONE:
-            e.host.scratch[count] = block
+        if key != NONE and h.cpu.first[key] == NONE:
+            h.scratch[count] = block
             count += 1
         covered += 1
         block = blocks[block].next
-    claim(e, count, e.host.pair_hbm, e.host.pair_cpu, meta.pairs)
+    claim(e, h, count, h.pair_hbm, h.pair_cpu, meta.pairs)
     meta.pairs += count
 
 
 @kernel
-def plan(e):  # type: ignore[no-untyped-def]
+def plan(e, h):  # type: ignore[no-untyped-def]
     """See `none.plan`. Requests admitted for the first time come first, then resumed ones, then those that were running."""
-    state, meta = e.state[0], e.host.meta[0]
+    state, meta = e.state[0], h.meta[0]
     began = meta.pairs
     if meta.lazy:
-        plan_lazy(e)
+        plan_lazy(e, h)
     else:
         for i in range(state.preempted):
-            e.host.rows[e.preempted[i]].cursor = 0
+            h.rows[e.preempted[i]].cursor = 0
         for resumed in (False, True):
             for i in range(state.fresh, state.scheduled):
                 if (e.requests[e.scheduled[i]].preemptions > 0) == resumed:
-                    plan_eager(e, e.scheduled[i])
+                    plan_eager(e, h, e.scheduled[i])
         for i in range(state.fresh):
-            plan_eager(e, e.scheduled[i])
-    size = e.host.pair_hbm.shape[0]
+            plan_eager(e, h, e.scheduled[i])
+    size = h.pair_hbm.shape[0]
     for i in range(meta.late):
-        e.host.pair_hbm[(meta.pairs + i) % size] = e.host.late_hbm[i]
-        e.host.pair_cpu[(meta.pairs + i) % size] = e.host.late_cpu[i]
+        h.pair_hbm[(meta.pairs + i) % size] = h.late_hbm[i]
+        h.pair_cpu[(meta.pairs + i) % size] = h.late_cpu[i]
     meta.pairs += meta.late
     meta.late = 0
     if meta.pairs > began:
@@ -214,9 +214,9 @@ def plan(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def begin(e):  # type: ignore[no-untyped-def]
+def begin(e, h):  # type: ignore[no-untyped-def]
     """See `none.begin`."""
-    state, meta = e.state[0], e.host.meta[0]
+    state, meta = e.state[0], h.meta[0]
     if state.preempted:
         state.flushes += 1
         for c in range(2):
@@ -228,34 +228,34 @@ def begin(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def end(e):  # type: ignore[no-untyped-def]
+def end(e, h):  # type: ignore[no-untyped-def]
     """See `none.end`."""
-    meta = e.host.meta[0]
+    meta = h.meta[0]
     if meta.store_job:
         submit(e.transfers, meta.store_job - 1, e.state[0].clock)
         meta.store_job = 0
 
 
 @kernel
-def ended(e, r):  # type: ignore[no-untyped-def]
+def ended(e, h, r):  # type: ignore[no-untyped-def]
     """See `none.ended`."""
-    request, meta, size = e.requests[r], e.host.meta[0], e.config[0].block_tokens
-    if not meta.lazy and e.host.rows[r].tracked:
-        count = select(e, r, (request.computed + size - 1) // size)
-        claim(e, count, e.host.late_hbm, e.host.late_cpu, meta.late)
+    request, meta, size = e.requests[r], h.meta[0], e.config[0].block_tokens
+    if not meta.lazy and h.rows[r].tracked:
+        count = select(e, h, r, (request.computed + size - 1) // size)
+        claim(e, h, count, h.late_hbm, h.late_cpu, meta.late)
         meta.late += count
     return True
 
 
 @kernel
-def take_in_load(e, slot):  # type: ignore[no-untyped-def]
+def take_in_load(e, h, slot):  # type: ignore[no-untyped-def]
     """The blocks of all requests of the load are there."""
     job = e.transfers.jobs[slot]
     r = job.row
     while r >= 0:
-        request, row, front = e.requests[r], e.host.rows[r], e.host.cpu.meta[0].end
+        request, row, front = e.requests[r], h.rows[r], h.cpu.meta[0].end
         for k in range(row.lo, row.lo + row.count):
-            front = release(e.host.cpu, e.host.table[request.offset + k], front)
+            front = release(h.cpu, h.table[request.offset + k], front)
         front = e.pool.meta[0].end
         for k in range(row.lo, row.lo + row.count):
             front = release(e.pool, e.table[request.offset + k], front)
@@ -265,23 +265,23 @@ def take_in_load(e, slot):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def take_in_store(e, slot):  # type: ignore[no-untyped-def]
+def take_in_store(e, h, slot):  # type: ignore[no-untyped-def]
     """The copies are readable in the host; the HBM blocks are let go."""
-    job, size, front = e.transfers.jobs[slot], e.host.pair_hbm.shape[0], e.host.cpu.meta[0].end
+    job, size, front = e.transfers.jobs[slot], h.pair_hbm.shape[0], h.cpu.meta[0].end
     for i in range(job.lo, job.hi):
-        block = e.pool.blocks[e.host.pair_hbm[i % size]]
+        block = e.pool.blocks[h.pair_hbm[i % size]]
         block.job = 0
-        register(e.host.cpu, e.host.pair_cpu[i % size], block.key)
+        register(h.cpu, h.pair_cpu[i % size], block.key)
         e.seen[block.key] |= STORED
     for i in range(job.lo, job.hi):
-        front = release(e.host.cpu, e.host.pair_cpu[i % size], front)
+        front = release(h.cpu, h.pair_cpu[i % size], front)
     front = e.pool.meta[0].end
     for i in range(job.lo, job.hi):
-        front = release(e.pool, e.host.pair_hbm[i % size], front)
+        front = release(e.pool, h.pair_hbm[i % size], front)
 
 
 @kernel
-def complete(e):  # type: ignore[no-untyped-def]
+def complete(e, h):  # type: ignore[no-untyped-def]
     """See `none.complete`: loads first, then stores."""
     for c in (UP, DOWN):
         while e.transfers.channels[c].count > 0:
@@ -289,27 +289,27 @@ def complete(e):  # type: ignore[no-untyped-def]
             if e.transfers.jobs[slot].done > e.state[0].clock:
                 break
             if c == UP:
-                take_in_load(e, slot)
+                take_in_load(e, h, slot)
             else:
-                take_in_store(e, slot)
+                take_in_store(e, h, slot)
             retire(e.transfers, slot)
 
 
 @kernel
-def open_work(e):  # type: ignore[no-untyped-def]
+def open_work(e, h):  # type: ignore[no-untyped-def]
     """See `none.open_work`."""
     return e.transfers.meta[0] < e.transfers.jobs.shape[0]
 
 
 @kernel
-def next_completion(e):  # type: ignore[no-untyped-def]
+def next_completion(e, h):  # type: ignore[no-untyped-def]
     """See `none.next_completion`."""
     slot = next_done(e.transfers)
     return e.transfers.jobs[slot].done if slot >= 0 else np.inf
 
 
 @kernel
-def room(e):  # type: ignore[no-untyped-def]
+def room(e, h):  # type: ignore[no-untyped-def]
     """See `none.room`."""
     return e.transfers.meta[0] >= 2
 
@@ -322,7 +322,6 @@ class SimpleConnector(Connector):
     def __init__(self, tier: HostTier, lazy: bool) -> None:
         super().__init__(tier)
         self.lazy = lazy
-        self.tag = "simple"
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -360,50 +359,50 @@ class SimpleConnector(Connector):
         """See `Connector.grow_arena`."""
         return state._replace(table=grown(state.table, arena))
 
-    def hbm_references(self, e: Any) -> NDArray[np.int64]:
+    def hbm_references(self, e: Any, h: Any) -> NDArray[np.int64]:
         """See `Connector.hbm_references`: blocks being copied down or loaded into."""
         held = np.zeros(e.pool.blocks.size, np.int64)
-        for hbm, _ in self._pairs(e):
+        for hbm, _ in self._pairs(e, h):
             held[hbm] += 1
-        for r in self._loading(e):
-            base, lo, count = int(e.requests.offset[r]), int(e.host.rows.lo[r]), int(e.host.rows["count"][r])
+        for r in self._loading(e, h):
+            base, lo, count = int(e.requests.offset[r]), int(h.rows.lo[r]), int(h.rows["count"][r])
             np.add.at(held, e.table[base + lo : base + lo + count], 1)
         return held
 
-    def evictions(self, e: Any) -> int:
+    def evictions(self, e: Any, h: Any) -> int:
         """See `Connector.evictions`."""
-        return int(e.host.cpu.meta.evictions[0])
+        return int(h.cpu.meta.evictions[0])
 
-    def used_blocks(self, e: Any) -> int:
+    def used_blocks(self, e: Any, h: Any) -> int:
         """See `Connector.used_blocks`: blocks that hold something, cached ones included."""
-        return int((e.host.cpu.blocks.key[1:-1] != NONE).sum())
+        return int((h.cpu.blocks.key[1:-1] != NONE).sum())
 
-    def check(self, e: Any) -> None:
+    def check(self, e: Any, h: Any) -> None:
         """See `Connector.check`."""
-        check_pool(e.host.cpu, "host tier")
-        held = np.zeros(e.host.cpu.blocks.size, np.int64)
-        for _, cpu in self._pairs(e):
+        check_pool(h.cpu, "host tier")
+        held = np.zeros(h.cpu.blocks.size, np.int64)
+        for _, cpu in self._pairs(e, h):
             held[cpu] += 1
-        for r in np.flatnonzero(e.host.rows.pinned | np.isin(np.arange(e.host.rows.size), self._loading(e))):
-            base, lo, count = int(e.requests.offset[r]), int(e.host.rows.lo[r]), int(e.host.rows["count"][r])
-            np.add.at(held, e.host.table[base + lo : base + lo + count], 1)
-        if (held[1:-1] != e.host.cpu.blocks.ref[1:-1]).any():
+        for r in np.flatnonzero(h.rows.pinned | np.isin(np.arange(h.rows.size), self._loading(e, h))):
+            base, lo, count = int(e.requests.offset[r]), int(h.rows.lo[r]), int(h.rows["count"][r])
+            np.add.at(held, h.table[base + lo : base + lo + count], 1)
+        if (held[1:-1] != h.cpu.blocks.ref[1:-1]).any():
             raise LawError("host tier: reference counts differ from what loads, stores and look-ups hold")
 
-    def _pairs(self, e: Any) -> list[tuple[int, int]]:
+    def _pairs(self, e: Any, h: Any) -> list[tuple[int, int]]:
         live = e.transfers.jobs[(e.transfers.jobs.live == 1) & (e.transfers.jobs.channel == DOWN)]
-        size = e.host.pair_hbm.size
+        size = h.pair_hbm.size
         ring = [i % size for job in live for i in range(int(job.lo), int(job.hi))]
-        late = range(int(e.host.meta.late[0]))
-        return [(int(e.host.pair_hbm[i]), int(e.host.pair_cpu[i])) for i in ring] + [(int(e.host.late_hbm[i]), int(e.host.late_cpu[i])) for i in late]
+        late = range(int(h.meta.late[0]))
+        return [(int(h.pair_hbm[i]), int(h.pair_cpu[i])) for i in ring] + [(int(h.late_hbm[i]), int(h.late_cpu[i])) for i in late]
 
-    def _loading(self, e: Any) -> list[int]:
+    def _loading(self, e: Any, h: Any) -> list[int]:
         rows = []
         for job in e.transfers.jobs[(e.transfers.jobs.live == 1) & (e.transfers.jobs.channel == UP)]:
             r = int(job.row)
             while r >= 0:
                 rows.append(r)
-                r = int(e.host.rows.next[r]) - 1
+                r = int(h.rows.next[r]) - 1
         return rows
 
 
