@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -42,13 +43,26 @@ class EngineConfig:
     window_start_s: float = 0.0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of all requests that may come, as id runs: row i of a request is runs[offset[i]:offset[i + 1]]."""
+    """Chains of all requests that may come, as id runs: chain i is the runs offset[i] to offset[i + 1], each `start` to `start + length`."""
 
     offset: NDArray[np.int64]
     start: NDArray[np.int32]
     length: NDArray[np.int32]
+    ids: int
+
+    @classmethod
+    def of(cls, chains: Sequence[NDArray[np.int32]]) -> Chains:
+        """From one array of ids a chain."""
+        flat = np.concatenate([*chains, np.zeros(0, np.int32)]).astype(np.int32)
+        ends = np.cumsum([0, *map(len, chains)])
+        first = np.ones(flat.size, bool)
+        first[1:] = np.diff(flat) != 1
+        first[ends[ends < flat.size]] = True
+        at = np.flatnonzero(first)
+        lengths = np.diff(np.append(at, flat.size))
+        return cls(np.searchsorted(at, ends), flat[at], lengths.astype(np.int32), int(flat.max(initial=-1)) + 1)
 
 
 @dataclass(slots=True)

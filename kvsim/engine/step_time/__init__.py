@@ -1,0 +1,1 @@
+"""Step-time models, one a file."""

@@ -1,0 +1,175 @@
+"""Replays recorded decisions of a real engine and compares them request by request.
+
+A case is a pair of files, `NAME.trace.jsonl[.gz]` (native trace) and `NAME.expected.json` (what the engine decided, under which
+configuration). `exact: true`: every request's cached tokens, host tokens and preemptions, the totals, and every time within 1e-9
+relative. `exact: false`: the recording itself depends on the iteration order of a set; each total must lie within the recorded spread,
+widened by 2% on both sides.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvsim.cache.offload import OFFLOAD, Connector, HostTier
+from kvsim.engine.state import IDLE
+from kvsim.engine.step_time.linear import LinearStepTime
+from kvsim.engine.vllm import Chains, EngineConfig, VllmEngine
+from kvsim.errors import TraceError
+
+RELATIVE = 1e-9
+WIDENED = 0.02
+SUMS = ("requests", "steps", "end_s", "input_tokens", "cached_tokens", "host_tokens", "preemptions", "stored_blocks", "loaded_blocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Outcome of one case: `difference` is None when it holds, else the first difference, earliest arrival first."""
+
+    case: str
+    exact: bool
+    requests: int
+    steps: int
+    difference: str | None
+
+    @property
+    def text(self) -> str:
+        """What to print of it."""
+        return self.difference or ("exact" if self.exact else "inside the recorded spread")
+
+
+def cases(folder: Path) -> list[Path]:
+    """The `.expected.json` files of `folder`, by name; raises `TraceError` if there are none."""
+    found = sorted(folder.glob("*.expected.json"))
+    if not found:
+        raise TraceError(f"{folder}: no *.expected.json in this folder")
+    return found
+
+
+def verify(folder: Path) -> Iterator[Verdict]:
+    """Replay every case of `folder`."""
+    for path in cases(folder):
+        yield verify_case(path)
+
+
+def verify_case(path: Path) -> Verdict:
+    """Replay the case whose expectation is `path`; laws are checked at its end."""
+    expected = _read(path)
+    trace = _trace(path)
+    engine = build(expected, trace)
+    reason = engine.advance(np.inf)
+    engine.check()
+    rows = {int(row.tag): row for row in engine.harvest()}
+    difference = None if reason == IDLE else "the engine stopped with requests left"
+    difference = difference or _compare(expected, rows, _totals(engine, rows, trace))
+    return Verdict(expected["case"], expected["exact"], len(trace), int(engine.e.state.steps[0]), difference)
+
+
+def build(expected: dict[str, Any], trace: list[dict[str, Any]]) -> VllmEngine:
+    """The engine of a case with its whole trace submitted, each turn waiting for the one before."""
+    engine, size = expected["engine"], expected["block_size"]
+    chains = Chains.of([np.asarray(line["block_ids"], np.int32) for line in trace])
+    sim = VllmEngine(
+        EngineConfig(size, engine["num_hbm_blocks"], engine["max_num_seqs"], engine["max_num_batched_tokens"]),
+        chains,
+        LinearStepTime(**expected["step_time_s"]),
+        _connector(expected["host"]),
+        ids=chains.ids,
+        longest_chain=max((len(line["block_ids"]) for line in trace), default=0),
+    )
+    last: dict[Any, int] = {}
+    for i, line in enumerate(trace):
+        arrival, key = line.get("arrival_s"), line["session_id"]
+        number = line["request_id"]
+        row = sim.submit(
+            i, line["input_tokens"], line["output_tokens"], at=arrival, tag=number, order=number, notify=False, waits_for=int(arrival is None)
+        )
+        if arrival is None:
+            sim.depend(row, last[key], line["delay_s"])
+        last[key] = row
+    return sim
+
+
+def _connector(host: dict[str, Any] | None) -> Connector:
+    if host is None:
+        return Connector(HostTier(0))
+    tier = HostTier(host["blocks"], host.get("policy", "lru"), host["latency"], host["d2h_per_block"], host["h2d_per_block"])
+    if host["connector"] == "native":
+        preset = OFFLOAD["vllm-native"](host.get("store_threshold", 0), host.get("prompt_only", True))
+    else:
+        preset = OFFLOAD["vllm-simple-lazy" if host["lazy"] else "vllm-simple-eager"]()
+    return preset.connector(tier)  # type: ignore[no-any-return]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        expected = json.loads(path.read_bytes())
+        missing = {"case", "exact", "block_size", "engine", "step_time_s", "host", "summary", "requests"} - expected.keys()
+    except (ValueError, AttributeError) as error:
+        raise TraceError(f"{path}: not a recorded case: {error}") from error
+    if missing:
+        raise TraceError(f"{path}: not a recorded case: no {', '.join(sorted(missing))}")
+    return expected  # type: ignore[no-any-return]
+
+
+def _trace(path: Path) -> list[dict[str, Any]]:
+    stem = path.name.removesuffix(".expected.json")
+    for name, opener in ((f"{stem}.trace.jsonl.gz", gzip.open), (f"{stem}.trace.jsonl", open)):
+        file = path.with_name(name)
+        if file.exists():
+            with opener(file, "rt") as lines:
+                return [json.loads(line) for line in lines]
+    raise TraceError(f"{path}: no {stem}.trace.jsonl.gz beside it")
+
+
+def _totals(engine: VllmEngine, rows: dict[int, Any], trace: list[dict[str, Any]]) -> dict[str, float]:
+    state, channels = engine.e.state[0], engine.e.transfers.channels
+    return {
+        "requests": len(rows),
+        "steps": int(state.steps),
+        "end_s": float(state.clock),
+        "input_tokens": sum(line["input_tokens"] for line in trace),
+        "cached_tokens": sum(int(r.hbm_tokens + r.host_tokens) for r in rows.values()),
+        "host_tokens": sum(int(r.external) for r in rows.values()),
+        "preemptions": sum(int(r.preemptions) for r in rows.values()),
+        "stored_blocks": int(channels.blocks[0]),
+        "loaded_blocks": int(channels.blocks[1]),
+    }
+
+
+def _compare(expected: dict[str, Any], rows: dict[int, Any], totals: dict[str, float]) -> str | None:
+    if not expected["exact"]:
+        for name in SUMS:
+            low, high = expected["spread"][name]
+            if not low * (1 - WIDENED) <= totals[name] <= high * (1 + WIDENED):
+                return f"{name} is {totals[name]:g}, recorded {low:g} to {high:g}"
+        return None
+    for want in sorted(expected["requests"], key=lambda r: (r["arrival"], r["id"])):
+        row = rows.get(want["id"])
+        if row is None:
+            return f"request {want['id']} never ended"
+        got = {
+            "arrival": float(row.arrival),
+            "cached_tokens": int(row.hbm_tokens + row.host_tokens),
+            "host_tokens": int(row.external),
+            "preemptions": int(row.preemptions),
+            "first_token": float(row.first_token),
+            "finish": float(row.finish),
+        }
+        for name, value in got.items():
+            if not _same(value, want[name]):
+                return f"request {want['id']}: {name} is {value!r}, recorded {want[name]!r}"
+    for name in SUMS:
+        if not _same(totals[name], expected["summary"][name]):
+            return f"{name} is {totals[name]!r}, recorded {expected['summary'][name]!r}"
+    return None
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b if isinstance(b, int) else abs(a - b) <= RELATIVE * max(abs(a), abs(b))
