@@ -105,6 +105,18 @@ def fire_edges(e, r, now):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def add_edges(e, at, targets, on, delay_s):  # type: ignore[no-untyped-def]
+    """Write edges from row `at` of the edge table on: targets[i] arrives delay_s[i] after the end of on[i]."""
+    for i in range(targets.shape[0]):
+        edge = e.edges[at + i]
+        edge.target = targets[i]
+        edge.delay = delay_s[i]
+        edge.next = e.requests[on[i]].edge
+        e.requests[on[i]].edge = at + i
+        e.requests[targets[i]].waits_for += 1
+
+
+@kernel
 def take_segment(e, entries):  # type: ignore[no-untyped-def]
     """(offset, size class) of an arena segment of at least `entries`; offset -1 when the arena is full."""
     size_class = 0

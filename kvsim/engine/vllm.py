@@ -13,8 +13,8 @@ from kvsim.arrays import grown
 from kvsim.cache.offload import Connector, Sizes
 from kvsim.cache.pool import NONE, check_pool, make_pool
 from kvsim.engine import loop
-from kvsim.engine.queues import fresh_vacancies, push_inbox
-from kvsim.engine.state import CONFIG, EDGE, FREE, ARENA_FULL, JOBS_FULL, NOTIFY, REQUEST, STATE, STUCK, Engine
+from kvsim.engine.queues import add_edges, fresh_vacancies, push_inbox
+from kvsim.engine.state import CONFIG, EDGE, FREE, ARENA_FULL, JOBS_FULL, NOTIFY, PENDING, REQUEST, STATE, STUCK, Engine
 from kvsim.errors import LawError
 from kvsim.jit import bundle, link
 from kvsim.bins import N_BINS
@@ -63,6 +63,23 @@ class Chains:
         at = np.flatnonzero(first)
         lengths = np.diff(np.append(at, flat.size))
         return cls(np.searchsorted(at, ends), flat[at], lengths.astype(np.int32), int(flat.max(initial=-1)) + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests to take in, as columns [n]: row in `Chains`, tokens, arrival time (NaN: after others), the submitter's number, order among ties.
+
+    `id_offset` shifts every id of the chain; `notify` stops the engine when the request ends.
+    """
+
+    chain: NDArray[np.int64]
+    prompt: NDArray[np.int64]
+    output: NDArray[np.int64]
+    at: NDArray[np.float64]
+    tag: NDArray[np.int64]
+    order: NDArray[np.int64]
+    notify: NDArray[np.bool_]
+    id_offset: int = 0
 
 
 @dataclass(slots=True)
@@ -140,37 +157,34 @@ class VllmEngine:
         """Simulated seconds."""
         return float(self.e.state.clock[0])
 
-    def submit(
-        self, chain: int, prompt: int, output: int, *, at: float | None, tag: int, order: int, id_offset: int = 0, notify: bool = True, waits_for: int = 0
-    ) -> int:
-        """Take in a request (chain: its row in `chains`) that arrives at time `at`, or, with None, once `waits_for` edges have fired.
+    def submit(self, batch: Batch) -> NDArray[np.int64]:
+        """Take in requests; those with a time arrive then, the others once all edges `depend` gives them have fired.
 
-        Returns its row, valid until it is harvested.
+        Returns their rows, valid until they are harvested.
         """
-        if not self._free:
+        n = batch.chain.size
+        while len(self._free) < n:
             self._grow_rows()
-        row = self._free.pop()
-        request = self.e.requests[row]
-        request.order, request.tag, request.prompt, request.output = order, tag, prompt, output
-        request.run_lo, request.run_hi = self.chains.offset[chain], self.chains.offset[chain + 1]
-        request.id_offset, request.edge, request.waits_for, request.notify = id_offset, -1, waits_for, notify
-        request.ready = 0.0
-        for name in ("computed", "tokens", "new", "blocks", "keyed", "prefilling", "loaded", "work", "released", "local", "external", "preemptions"):
-            request[name] = 0
+        rows = np.array(self._free[-n:][::-1], np.int64)
+        del self._free[len(self._free) - n :]
+        new = np.zeros(n, REQUEST).view(np.recarray)
+        new.order, new.tag, new.notify = batch.order, batch.tag, batch.notify
+        new.prompt, new.output, new.id_offset = batch.prompt, batch.output, batch.id_offset
+        new.run_lo, new.run_hi = self.chains.offset[batch.chain], self.chains.offset[batch.chain + 1]
+        new.edge, new.status = -1, PENDING
         for name in ("scheduled", "first_token", "last_token", "finish", "load_start"):
-            request[name] = -1.0
-        request.load_s = 0.0
-        if at is not None:
-            push_inbox(self._handles()[0], row, at)
-        return row
+            new[name] = -1.0
+        self.e.requests[rows] = new
+        for i in np.flatnonzero(~np.isnan(batch.at)):
+            push_inbox(self._handles()[0], rows[i], batch.at[i])
+        return rows
 
-    def depend(self, target: int, on: int, delay_s: float) -> None:
-        """Row `target`, submitted with at=None, waits `delay_s` after the end of row `on`."""
-        if self._edges == self.e.edges.size:
+    def depend(self, targets: NDArray[np.int64], on: NDArray[np.int64], delay_s: NDArray[np.float64]) -> None:
+        """Row targets[i], submitted without a time, waits delay_s[i] after the end of row on[i]; an end fires each edge once."""
+        while self._edges + targets.size > self.e.edges.size:
             self.e = self.e._replace(edges=grown(self.e.edges, 2 * self.e.edges.size))
-        self.e.edges[self._edges] = (target, delay_s, self.e.requests[on].edge)
-        self.e.requests[on].edge = self._edges
-        self._edges += 1
+        add_edges(self._handles()[0], self._edges, targets, on, delay_s)
+        self._edges += targets.size
 
     def advance(self, until: float) -> int:
         """Run until a reason of `kvsim.engine.state` to stop; arrays that fill up are grown on the way."""
@@ -268,4 +282,4 @@ def _request_rows(n: int) -> Any:
     return rows
 
 
-__all__ = ["NOTIFY", "Chains", "EngineConfig", "StepTime", "VllmEngine"]
+__all__ = ["NOTIFY", "Batch", "Chains", "EngineConfig", "StepTime", "VllmEngine"]

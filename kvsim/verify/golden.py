@@ -20,7 +20,7 @@ import numpy as np
 from kvsim.cache.offload import OFFLOAD, Connector, HostTier
 from kvsim.engine.state import IDLE
 from kvsim.engine.step_time.linear import LinearStepTime
-from kvsim.engine.vllm import Chains, EngineConfig, VllmEngine
+from kvsim.engine.vllm import Batch, Chains, EngineConfig, VllmEngine
 from kvsim.errors import TraceError
 
 RELATIVE = 1e-9
@@ -83,16 +83,26 @@ def build(expected: dict[str, Any], trace: list[dict[str, Any]]) -> VllmEngine:
         ids=chains.ids,
         longest_chain=max((len(line["block_ids"]) for line in trace), default=0),
     )
-    last: dict[Any, int] = {}
-    for i, line in enumerate(trace):
-        arrival, key = line.get("arrival_s"), line["session_id"]
-        number = line["request_id"]
-        row = sim.submit(
-            i, line["input_tokens"], line["output_tokens"], at=arrival, tag=number, order=number, notify=False, waits_for=int(arrival is None)
+    column = {name: np.array([line[name] for line in trace], np.int64) for name in ("input_tokens", "output_tokens", "request_id")}
+    at = np.array([line.get("arrival_s", np.nan) for line in trace])
+    rows = sim.submit(
+        Batch(
+            chain=np.arange(len(trace)),
+            prompt=column["input_tokens"],
+            output=column["output_tokens"],
+            at=at,
+            tag=column["request_id"],
+            order=column["request_id"],
+            notify=np.zeros(len(trace), bool),
         )
-        if arrival is None:
-            sim.depend(row, last[key], line["delay_s"])
-        last[key] = row
+    )
+    before, last = np.full(len(trace), -1), dict[Any, int]()
+    for i, line in enumerate(trace):
+        before[i] = last.get(line["session_id"], -1)
+        last[line["session_id"]] = i
+    waits = np.isnan(at)
+    delay_s = np.array([line.get("delay_s", 0.0) for line in trace])
+    sim.depend(rows[waits], rows[before[waits]], delay_s[waits])
     return sim
 
 

@@ -1,0 +1,137 @@
+"""The simulated cluster of one point: nodes under one clock, sessions placed on them, and what they report.
+
+Plain values in, columns out; `kvsim.simulation` makes the one from a scenario and the other into a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from kvsim.engine.node import Node
+from kvsim.engine.state import REJECTED
+from kvsim.engine.vllm import Batch, VllmEngine
+from kvsim.workload.clients.closed_loop import ClosedLoop
+from kvsim.workload.clients.plan import SessionPlan
+from kvsim.workload.workload import Workload
+
+
+@dataclass(slots=True)
+class Cluster:
+    """Engines serving the sessions of a closed loop until `until_s`; a session's node follows from its name (session-hash routing).
+
+    `progress`, if given, is called with the simulated time now and then.
+    """
+
+    engines: list[VllmEngine]
+    workload: Workload
+    plan: SessionPlan
+    lanes: int
+    until_s: float
+    budget: int | None
+    progress: Callable[[float], None] | None = None
+    client: ClosedLoop = field(init=False)
+    ended: list[Any] = field(init=False, default_factory=list)
+    ended_on: list[tuple[int, int]] = field(init=False, default_factory=list)
+    _nodes: list[Node] = field(init=False)
+    _env: simpy.Environment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._env = simpy.Environment()
+        self._nodes = [Node(self._env, engine, self.until_s, self._on_end) for engine in self.engines]
+        self.client = ClosedLoop(self.workload, self.plan, self, self.lanes, self.budget)
+
+    def run(self) -> None:
+        """Simulate; the laws that engines keep are checked at the end, whatever the user asked for."""
+        self.client.start()
+        self._env.run()
+        for node in self._nodes:
+            self._collect(node, node.engine.harvest())
+        for engine in self.engines:
+            engine.check()
+
+    def enter(self, session: int, instance: int, at_s: float) -> None:
+        """A session begins (see `kvsim.workload.clients.closed_loop.Server`): its node takes all its requests and their edges."""
+        node = self._nodes[self.place(session)]
+        plan, offset = self.plan, self.client.id_offset(instance)
+        first, last = int(plan.first[session]), int(plan.first[session + 1])
+        rows = np.arange(first, last)
+        node.engine.grow_ids(offset + self.workload.unique_ids)
+        entered = node.engine.submit(
+            Batch(
+                chain=rows,
+                prompt=self.workload.input_tokens[rows],
+                output=self.workload.output_tokens[rows],
+                at=at_s + plan.start_s[rows],
+                tag=instance * self.workload.requests + rows,
+                order=instance * self.workload.requests + rows,
+                notify=plan.last_of_stream[rows],
+                id_offset=offset,
+            )
+        )
+        edges = slice(int(plan.edge_first[session]), int(plan.edge_first[session + 1]))
+        node.engine.depend(entered[plan.target[edges] - first], entered[plan.on[edges] - first], plan.delay_s[edges])
+        node.wake()
+
+    def place(self, session: int) -> int:
+        """The node of a session: a hash of its name, the same in every process."""
+        digest = hashlib.blake2b(self.workload.session_name[session].encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % len(self._nodes)
+
+    def _on_end(self, node: Node, rows: Any) -> None:
+        self._collect(node, rows)
+        for row in rows[rows.notify == 1]:
+            self.client.stream_ended(int(row.tag) // self.workload.requests, float(row.finish))
+        if self.progress is not None:
+            self.progress(min(node.engine.clock, self.until_s))
+
+    def _collect(self, node: Node, rows: Any) -> None:
+        if len(rows):
+            self.ended.append(rows)
+            self.ended_on.append((self._nodes.index(node), len(rows)))
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What `kvsim.metrics.recorder` records, a row for each request that ended, in the order of their ends."""
+        rows = np.concatenate(self.ended).view(np.recarray) if self.ended else np.zeros(0, self.engines[0].e.requests.dtype).view(np.recarray)
+        node = np.repeat([n for n, _ in self.ended_on], [k for _, k in self.ended_on]).astype(np.int32)
+        order = np.argsort(rows.finish, kind="stable")
+        rows, node = rows[order], node[order]
+        instance, request = rows.tag // max(self.workload.requests, 1), rows.tag % max(self.workload.requests, 1)
+        zero = np.zeros(rows.size, np.int64)
+        return {
+            "request": request,
+            "session": instance,
+            "turn": self.workload.turn[request],
+            "lane": np.asarray(self.client.lane, np.int32)[instance],
+            "node": node,
+            "arrival_s": rows.arrival,
+            "scheduled_s": rows.scheduled,
+            "first_token_s": rows.first_token,
+            "finish_s": rows.finish,
+            "input_tokens": rows.prompt,
+            "output_tokens": rows.output,
+            "hbm_tokens": rows.hbm_tokens,
+            "dram_tokens": rows.host_tokens,
+            "ssd_tokens": zero,
+            "pool_tokens": zero,
+            "computed_tokens": rows.prompt - rows.hbm_tokens - rows.host_tokens,
+            # Whatever was scheduled beyond the prompt's misses and one pass over the output was computed before.
+            "recomputed_tokens": rows.work - (rows.prompt - rows.hbm_tokens - rows.host_tokens) - (rows.output - 1),
+            "theoretical_tokens": rows.theoretical,
+            "missed_cold": rows.cold,
+            "missed_evicted": rows.evicted,
+            "missed_elsewhere": zero,
+            "missed_pending": rows.pending,
+            "missed_too_late": zero,
+            "missed_partial_block": rows.partial,
+            "missed_not_stored": rows.not_stored,
+            "preemptions": rows.preemptions.astype(np.int32),
+            "load_s": rows.load_s,
+            "rejected": rows.status == REJECTED,
+        }

@@ -1,0 +1,1 @@
+"""Clients: who sends requests, and when."""
