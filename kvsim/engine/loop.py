@@ -103,9 +103,7 @@ def advance(e, h, until):  # type: ignore[no-untyped-def]
             if state.inbox == 0:
                 return IDLE
             if e.inbox_s[0] > state.clock and not offload_open_work(e, h):
-                if e.inbox_s[0] >= until:
-                    return HORIZON
-                state.clock = e.inbox_s[0]
+                state.clock = min(e.inbox_s[0], until)
         if state.clock >= until:
             return HORIZON
         if not offload_room(e, h):
