@@ -167,16 +167,17 @@ def longest_run(pool, keys, limit, out):  # type: ignore[no-untyped-def]
 def check_pool(pool: Pool, name: str) -> None:
     """Recompute the pool's counters from its raw arrays; raises `LawError`."""
     blocks, end = pool.blocks, int(pool.meta.end[0])
-    queued = np.zeros(end + 1, bool)
-    block, length = int(blocks.next[end]), 0
-    while block != end:
-        if queued[block] or int(blocks.prev[int(blocks.next[block])]) != block:
+    following, before = blocks.next.tolist(), blocks.prev.tolist()
+    order, block = [], following[end]
+    while block != end and len(order) <= end:
+        if before[following[block]] != block:
             raise LawError(f"{name}: the free queue is broken at block {block}")
-        queued[block] = True
-        length += 1
-        block = int(blocks.next[block])
-    if length != int(pool.meta.free[0]):
-        raise LawError(f"{name}: {length} blocks in the free queue, {int(pool.meta.free[0])} counted")
+        order.append(block)
+        block = following[block]
+    queued = np.zeros(end + 1, bool)
+    queued[order] = True
+    if len(order) != int(pool.meta.free[0]):
+        raise LawError(f"{name}: {len(order)} blocks in the free queue, {int(pool.meta.free[0])} counted")
     idle = blocks.ref[1:end] == 0
     if (blocks.ref[1:end] < 0).any() or (idle != queued[1:end]).any():
         raise LawError(f"{name}: blocks free + held != capacity {end - 1}")

@@ -78,10 +78,26 @@ def unpin(e, h, r):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def same_run(e, h, r):  # type: ignore[no-untyped-def]
+    """Whether a look-up would find the pinned host blocks of request r, no more and no fewer."""
+    request, row = e.requests[r], h.rows[r]
+    upto = row.lo + row.count
+    if upto < (request.tokens - 1) // e.config[0].block_tokens and h.cpu.first[e.ids[request.offset + upto]] != NONE:
+        return False
+    for i in range(request.offset + row.lo, request.offset + upto):
+        if h.cpu.first[e.ids[i]] != h.table[i]:
+            return False
+    return True
+
+
+@kernel
 def match(e, h, r, hits):  # type: ignore[no-untyped-def]
     """See `none.match`."""
     request, row, size = e.requests[r], h.rows[r], e.config[0].block_tokens
     if row.pinned:
+        # Found again exactly as pinned: dropping the pins and taking them anew would change nothing.
+        if row.lo == hits and same_run(e, h, r):
+            return row.count * size
         unpin(e, h, r)
     count = 0
     for k in range(hits, (request.tokens - 1) // size):
