@@ -41,6 +41,7 @@ class EngineConfig:
     max_num_batched_tokens: int
     long_prefill_token_threshold: int = 0
     window_start_s: float = 0.0
+    order_seed: int = 0  # see `kvsim.cache.offload.order`
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,9 @@ class VllmEngine:
     def __post_init__(self) -> None:
         c = self.config
         config = np.zeros(1, CONFIG).view(np.recarray)
-        config[0] = (c.block_tokens, c.max_num_seqs, c.max_num_batched_tokens, c.long_prefill_token_threshold, self.connector.has_host, c.window_start_s)
+        config.block_tokens, config.max_seqs, config.max_batched = c.block_tokens, c.max_num_seqs, c.max_num_batched_tokens
+        config.threshold, config.host = c.long_prefill_token_threshold, self.connector.has_host
+        config.window_start, config.order_seed = c.window_start_s, c.order_seed
         rows, seqs, arena = 64, c.max_num_seqs + 1, 1 << 12
         self._ids = max(self.ids, 1)
         transfers = self.connector.make_transfers(c.max_num_seqs)

@@ -28,6 +28,7 @@ from kvsim.cache.eviction.lru import insert as evict_insert
 from kvsim.cache.eviction.lru import missed as evict_missed
 from kvsim.cache.eviction.lru import victims as evict_victims
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.offload.order import scatter
 from kvsim.cache.offload.tracker import make_tracker, offer
 from kvsim.cache.tier import ABSENT, INSERTED_HERE, KEY, MET_HERE, MISSED_HERE, REUSED_HERE, STORED, WRITING
 from kvsim.errors import LawError
@@ -264,6 +265,7 @@ def plan(e, h):  # type: ignore[no-untyped-def]
                 flush(e, h, slot)
     for i in range(state.scheduled):
         plan_request(e, h, e.scheduled[i], False)
+    scatter(e, h.ended, meta.ended)
     for i in range(meta.ended):
         plan_request(e, h, h.ended[i], True)
     for i in range(meta.ended):

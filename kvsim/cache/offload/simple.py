@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from kvsim.arrays import grown
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.offload.order import scatter
 from kvsim.cache.pool import NONE, Pool, check_pool, make_pool, register, release, take, touch
 from kvsim.cache.tier import STORED
 from kvsim.errors import LawError
@@ -57,6 +58,7 @@ class SimpleHost(NamedTuple):
     late_hbm: NDArray[np.int32]
     late_cpu: NDArray[np.int32]
     scratch: NDArray[np.int32]
+    arrived: NDArray[np.int32]  # scratch [requests]
 
 
 @kernel
@@ -264,20 +266,31 @@ def ended(e, h, r):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def take_in_load(e, h, slot):  # type: ignore[no-untyped-def]
-    """The blocks of all requests of the load are there."""
-    job = e.transfers.jobs[slot]
-    r = job.row
-    while r >= 0:
-        request, row, front = e.requests[r], h.rows[r], h.cpu.meta[0].end
-        for k in range(row.lo, row.lo + row.count):
-            front = release(h.cpu, h.table[request.offset + k], front)
+def take_in_loads(e, h):  # type: ignore[no-untyped-def]
+    """Loads done by now: all their blocks are there; the host blocks and the HBM blocks lose the load's references."""
+    count = 0
+    channel = e.transfers.channels[UP]
+    while channel.count > 0:
+        slot = e.transfers.queue[UP, channel.head]
+        job = e.transfers.jobs[slot]
+        if job.done > e.state[0].clock:
+            break
+        r = job.row
+        while r >= 0:
+            e.requests[r].loaded = 1
+            e.requests[r].load_s += job.done - e.requests[r].load_start
+            h.arrived[count] = r
+            count += 1
+            r = h.rows[r].next - 1
+        retire(e.transfers, slot)
+    scatter(e, h.arrived, count)
+    for i in range(count):
+        request, row, front = e.requests[h.arrived[i]], h.rows[h.arrived[i]], h.cpu.meta[0].end
+        for k in range(request.offset + row.lo, request.offset + row.lo + row.count):
+            front = release(h.cpu, h.table[k], front)
         front = e.pool.meta[0].end
-        for k in range(row.lo, row.lo + row.count):
-            front = release(e.pool, e.table[request.offset + k], front)
-        request.loaded = 1
-        request.load_s += job.done - request.load_start
-        r = row.next - 1
+        for k in range(request.offset + row.lo, request.offset + row.lo + row.count):
+            front = release(e.pool, e.table[k], front)
 
 
 @kernel
@@ -299,16 +312,13 @@ def take_in_store(e, h, slot):  # type: ignore[no-untyped-def]
 @kernel
 def complete(e, h):  # type: ignore[no-untyped-def]
     """See `none.complete`: loads first, then stores."""
-    for c in (UP, DOWN):
-        while e.transfers.channels[c].count > 0:
-            slot = e.transfers.queue[c, e.transfers.channels[c].head]
-            if e.transfers.jobs[slot].done > e.state[0].clock:
-                break
-            if c == UP:
-                take_in_load(e, h, slot)
-            else:
-                take_in_store(e, h, slot)
-            retire(e.transfers, slot)
+    take_in_loads(e, h)
+    while e.transfers.channels[DOWN].count > 0:
+        slot = e.transfers.queue[DOWN, e.transfers.channels[DOWN].head]
+        if e.transfers.jobs[slot].done > e.state[0].clock:
+            break
+        take_in_store(e, h, slot)
+        retire(e.transfers, slot)
 
 
 @kernel
@@ -361,6 +371,7 @@ class SimpleConnector(Connector):
             late_hbm=ring.copy(),
             late_cpu=ring.copy(),
             scratch=ring.copy(),
+            arrived=np.zeros(sizes.rows, np.int32),
         )
 
     def grow_ids(self, state: SimpleHost, ids: int) -> SimpleHost:
@@ -369,7 +380,7 @@ class SimpleConnector(Connector):
 
     def grow_rows(self, state: SimpleHost, rows: int) -> SimpleHost:
         """See `Connector.grow_rows`."""
-        return state._replace(rows=grown(state.rows, rows))
+        return state._replace(rows=grown(state.rows, rows), arrived=grown(state.arrived, rows))
 
     def grow_arena(self, state: SimpleHost, arena: int) -> SimpleHost:
         """See `Connector.grow_arena`."""
