@@ -1,0 +1,5 @@
+"""`python -m kvsim` is `kvsim`."""
+
+from kvsim.cli.main import main
+
+main()
