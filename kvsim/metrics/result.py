@@ -106,12 +106,10 @@ def _decode(path: Path, data: bytes) -> _Document:
     return document
 
 
-def _place(message: str, data: bytes) -> tuple[int | None, int | None]:
-    """Line and column of the byte that `message` speaks of, as far as it does."""
+def _place(message: str, data: bytes) -> tuple[int, int]:
+    """Line and column of the byte that `message` speaks of; of the end where it speaks of none, as of truncated data."""
     match = re.search(r"byte (\d+)", message)
-    if match is None:
-        return None, None
-    before = data[: int(match[1])]
+    before = data[: int(match[1])] if match else data
     return before.count(b"\n") + 1, len(before) - before.rfind(b"\n")
 
 

@@ -104,7 +104,8 @@ def _best(
     centre = anchor + direction * (size / 2 + clear + away[:, None])
     boxes = np.hstack([centre - size / 2, centre + size / 2])
     inside = _overlap(boxes, frame[None, :])[:, 0]
-    on_line = ((obstacles.line >= boxes[:, None, :2]) & (obstacles.line <= boxes[:, None, 2:])).all(axis=2).sum(axis=1)
+    line = obstacles.line[(np.abs(obstacles.line - anchor) <= size + clear + reach).all(axis=1)]
+    on_line = ((line >= boxes[:, None, :2]) & (line <= boxes[:, None, 2:])).all(axis=2).sum(axis=1)
     cost = (
         _OUTSIDE * (size.prod() - inside)
         + _ON_LABEL * _overlap(boxes, obstacles.boxes).sum(axis=1)

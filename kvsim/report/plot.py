@@ -77,7 +77,7 @@ def throughput_figure(points: Sequence[Point], title: str = "") -> Figure:
         colour = COLOURS[i % len(COLOURS)]
         axes.plot(
             at[:, 0], at[:, 1], color=colour, linestyle=DASHES[i % len(DASHES)], linewidth=1.8, label=variant,
-            marker=MARKERS[i % len(MARKERS)], markersize=MARKER_PT, **_face(colour, hollow=i % 2 == 1),
+            marker=MARKERS[i % len(MARKERS)], **_face(colour, hollow=i % 2 == 1),
         )  # fmt: skip
         there = np.flatnonzero(np.isfinite(at).all(axis=1))
         labels += [_beside(at[k], _concurrency(variants[variant][k]), 18, colour, 8.5) for k in there]
@@ -167,8 +167,8 @@ def _concurrency(point: Point) -> str:
 def _face(colour: str, *, hollow: bool) -> dict[str, Any]:
     """The look of a marker; hollow ones lie on top and leave those below them visible."""
     if hollow:
-        return {"markerfacecolor": "none", "markeredgecolor": colour, "markeredgewidth": 1.4, "zorder": 4}
-    return {"markerfacecolor": colour, "markeredgecolor": "white", "markeredgewidth": 0.7, "zorder": 3}
+        return {"markersize": MARKER_PT, "markerfacecolor": "none", "markeredgecolor": colour, "markeredgewidth": 1.4, "zorder": 4}
+    return {"markersize": MARKER_PT + 1.5, "markerfacecolor": colour, "markeredgecolor": "white", "markeredgewidth": 0.7, "zorder": 3}
 
 
 def _beside(at: NDArray[np.float64], text: str, reach_pt: float, colour: str, size: float, *, bold: bool = False) -> Label:

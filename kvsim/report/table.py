@@ -156,7 +156,7 @@ def _groups(points: Sequence[Point]) -> list[_Group]:
             (_Column(("total",), "hit_rate.total", _percent), *tiers, _Column(("ideal",), "hit_rate.theoretical", _percent, "of")),
         ),
         _Group("", (_Column(("pre-", "emp-", "tions"), "preemptions", _count),)),
-        _Group("", (_Column(("prefill", "saved", "tokens"), "prefill_tokens.saved", _tokens),)),
+        _Group("", (_Column(("prompt", "tokens", "saved"), "prefill_tokens.saved", _tokens),)),
     ]
 
 
