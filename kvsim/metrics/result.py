@@ -17,7 +17,7 @@ from kvsim.metrics.recorder import COLUMNS, Columns
 from kvsim.metrics.summary import Point
 
 if TYPE_CHECKING:
-    import polars
+    import polars as pl
 
 SUMMARY, REQUESTS, SCENARIO = "summary.json", "requests.parquet", "scenario.yaml"
 
@@ -124,7 +124,7 @@ def _unknown(raw: Any, known: Any, path: str = "$") -> str:
     return next((found for name, value, there in pairs if (found := name if there is ... else _unknown(value, there, name))), "")
 
 
-def _frame(points: tuple[Point, ...], requests: tuple[Columns, ...]) -> polars.DataFrame:
+def _frame(points: tuple[Point, ...], requests: tuple[Columns, ...]) -> pl.DataFrame:
     import polars as pl
 
     schema = {"variant": pl.String, "concurrency": pl.Int32}

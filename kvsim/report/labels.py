@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _ANGLES = np.linspace(0, 2 * np.pi, 24, endpoint=False) + np.pi / 4
 _OUTSIDE, _ON_LABEL, _ON_MARKER, _ON_LINE, _AWAY = 1e4, 1e2, 3.0, 1.0, 2.0
@@ -43,12 +44,12 @@ class _Obstacles:
     line: NDArray[np.float64]
 
 
-def place_labels(axes: Axes, labels: Sequence[Label], lines: Sequence[NDArray[np.float64]], marker_pt: float) -> None:
-    """Put `labels` into `axes`, off the `lines` ([k, 2] in data coordinates each) and their markers of `marker_pt` points.
+def place_labels(figure: Figure, axes: Axes, labels: Sequence[Label], lines: Sequence[NDArray[np.float64]], marker_pt: float) -> None:
+    """Put `labels` into `axes` of `figure`, off the `lines` ([k, 2] in data coordinates each) and their markers of `marker_pt` points.
 
     Limits and position of the axes must be final.
     """
-    canvas: Any = FigureCanvasAgg(axes.get_figure(root=True))
+    canvas: Any = FigureCanvasAgg(figure)
     renderer = canvas.get_renderer()
     pixel = renderer.points_to_pixels(1.0)
     corners = [axes.transData.transform(line) for line in lines]

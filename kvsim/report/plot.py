@@ -83,7 +83,7 @@ def throughput_figure(points: Sequence[Point], title: str = "") -> Figure:
         labels += [_beside(at[k], _concurrency(variants[variant][k]), 18, colour, 8.5) for k in there]
         names += [_beside(at[there[-1]], _wrapped(variant), 90, colour, 10.5, bold=True)] if there.size else []
         lines += _unbroken(at)
-    place_labels(axes, [*labels, *names], lines, MARKER_PT + 2)
+    place_labels(figure, axes, [*labels, *names], lines, MARKER_PT + 2)
     axes.set_xlabel("interactivity p50, tokens/s one user sees")
     axes.set_ylabel("throughput, tokens/s per GPU (prompt + answer)")
     _note_missing(

@@ -39,7 +39,7 @@ def test_many_appends_grow_by_doubling_and_lose_nothing(row: Any) -> None:
     recorder, capacities = Recorder(2), set()
     for i in range(100):
         recorder.append(**row(request=i))
-        capacities.add(recorder.table()["request"].base.size)
+        capacities.add(recorder.table()["request"].base.size)  # type: ignore[union-attr]
     assert capacities == {2, 4, 8, 16, 32, 64, 128}
     assert recorder.table()["request"].tolist() == list(range(100))
 

@@ -11,7 +11,7 @@ from kvsim.metrics.summary import HitRate, Interactivity, Missed, Percentiles, P
 
 def build(variant: str, concurrency: int | None, total: float | None = 1000.0, interactivity: float | None = 50.0, **given: Any) -> Point:
     """A point with the given throughput per GPU and interactivity; `hits` are the rates of HBM, DRAM, SSD and pool."""
-    hits = given.get("hits", (0.9, 0.05, 0.0, 0.0))
+    hits: tuple[float, float, float, float] | None = given.get("hits", (0.9, 0.05, 0.0, 0.0))
     times = Percentiles(*given.get("ttft", (1.0, 0.5, 2.0, 2.5, 3.0)))
     return Point(
         variant=variant,

@@ -94,7 +94,7 @@ def test_nothing_covers_the_data_with_a_legend(cliff: Any) -> None:
     figure.draw(canvas.get_renderer())
     (legend,) = figure.legends
     boxes = [axes.get_tightbbox(canvas.get_renderer()) for axes in figure.axes]
-    assert not any(legend.get_window_extent(canvas.get_renderer()).overlaps(box) for box in boxes)
+    assert not any(legend.get_window_extent(canvas.get_renderer()).overlaps(box) for box in boxes if box is not None)
 
 
 def test_bars_of_a_panel_are_its_tiers_and_the_line_is_the_theoretical_rate(make: Any) -> None:
@@ -104,9 +104,9 @@ def test_bars_of_a_panel_are_its_tiers_and_the_line_is_the_theoretical_rate(make
         make("b", 1, hits=None, ideal=None),
     ]
     first, second = hit_rate_figure(points).axes
-    heights = {str(c.get_label()): [bar.get_height() for bar in c] for c in first.containers}  # type: ignore[attr-defined]
+    heights = {str(c.get_label()): [bar.get_height() for bar in c] for c in first.containers}
     assert heights == {"HBM": [90, 50], "DRAM": [0, 25], "shared pool": [0, 12.5]}
-    assert [bar.get_y() for bar in first.containers[2]] == [90, 75]  # type: ignore[attr-defined]
+    assert [bar.get_y() for bar in first.containers[2]] == [90, 75]
     (ideal,) = (c for c in first.collections if c.get_label() == "infinite cache (theoretical)")
     assert [segment[0][1] for segment in ideal.get_segments()] == [97.8, 96]  # type: ignore[attr-defined]
     assert [t.get_text() for t in first.texts] == ["90", "88"] and [t.get_text() for t in second.texts] == [NO_VALUE]
