@@ -6,8 +6,8 @@ Plain values in, columns out; `kvsim.simulation` makes the one from a scenario a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,48 @@ from kvsim.workload.clients.plan import SessionPlan
 from kvsim.workload.workload import Workload
 
 
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    """Running counters of one engine: channels [down, up] and tiers [HBM, host]."""
+
+    blocks: NDArray[np.int64]
+    busy_s: NDArray[np.float64]
+    waits: NDArray[np.int64]
+    evictions: NDArray[np.int64]
+
+    def minus(self, other: _Counters) -> _Counters:
+        return _Counters(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def plus(self, other: _Counters) -> _Counters:
+        return _Counters(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+def _counters(engine: VllmEngine) -> _Counters:
+    channels = engine.e.transfers.channels
+    evictions = np.array([int(engine.e.pool.meta.evictions[0]), engine.connector.evictions(engine.e, engine.host)])
+    return _Counters(channels.blocks.copy(), channels.busy.copy(), engine.e.transfers.waits.copy(), evictions)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What the engines did in the window. `blocks`, `busy_s`, `waits`: of the host channels, down and up; `itl`: times between tokens."""
+
+    has_host: bool
+    blocks: NDArray[np.int64]
+    busy_s: NDArray[np.float64]
+    waits: NDArray[np.int64]
+    hbm_evictions: int
+    host_evictions: int
+    itl: NDArray[np.int64]
+    running: int
+    waiting: int
+
+
 @dataclass(slots=True)
 class Cluster:
     """Engines serving the sessions of a closed loop until `until_s`; a session's node follows from its name (session-hash routing).
 
-    `progress`, if given, is called with the simulated time now and then.
+    Counters (`use`) count from `window_start_s` on. `progress`, if given, is called with the simulated time and the sessions ended.
     """
 
     engines: list[VllmEngine]
@@ -34,16 +71,21 @@ class Cluster:
     plan: SessionPlan
     lanes: int
     until_s: float
+    window_start_s: float
     budget: int | None
-    progress: Callable[[float], None] | None = None
+    progress: Callable[[float, int], None] | None = None
     client: ClosedLoop = field(init=False)
     ended: list[Any] = field(init=False, default_factory=list)
     ended_on: list[tuple[int, int]] = field(init=False, default_factory=list)
     _nodes: list[Node] = field(init=False)
+    _before: list[_Counters] = field(init=False)
     _env: simpy.Environment = field(init=False)
 
     def __post_init__(self) -> None:
         self._env = simpy.Environment()
+        self._before = [_counters(engine) for engine in self.engines]
+        if self.window_start_s > 0:
+            self._env.process(self._open_window())
         self._nodes = [Node(self._env, engine, self.until_s, self._on_end) for engine in self.engines]
         self.client = ClosedLoop(self.workload, self.plan, self, self.lanes, self.budget)
 
@@ -55,6 +97,34 @@ class Cluster:
             self._collect(node, node.engine.harvest())
         for engine in self.engines:
             engine.check()
+
+    def _open_window(self) -> Generator[simpy.Event, None, None]:
+        yield self._env.timeout(self.window_start_s)
+        self._before = [_counters(engine) for engine in self.engines]
+
+    @property
+    def now_s(self) -> float:
+        """How far the furthest engine got."""
+        return max(engine.clock for engine in self.engines)
+
+    def use(self) -> Use:
+        """What the engines did in the window, in sum."""
+        after = [_counters(engine) for engine in self.engines]
+        total = after[0].minus(self._before[0])
+        for now, before in zip(after[1:], self._before[1:], strict=True):
+            total = total.plus(now.minus(before))
+        states = [engine.e.state[0] for engine in self.engines]
+        return Use(
+            has_host=self.engines[0].connector.has_host,
+            blocks=total.blocks,
+            busy_s=total.busy_s,
+            waits=total.waits,
+            hbm_evictions=int(total.evictions[0]),
+            host_evictions=int(total.evictions[1]),
+            itl=np.sum([engine.e.itl for engine in self.engines], axis=0),
+            running=sum(int(s.running) for s in states),
+            waiting=sum(int(s.live - s.running) for s in states),
+        )
 
     def enter(self, session: int, instance: int, at_s: float) -> None:
         """A session begins (see `kvsim.workload.clients.closed_loop.Server`): its node takes all its requests and their edges."""
@@ -89,7 +159,7 @@ class Cluster:
         for row in rows[rows.notify == 1]:
             self.client.stream_ended(int(row.tag) // self.workload.requests, float(row.finish))
         if self.progress is not None:
-            self.progress(min(node.engine.clock, self.until_s))
+            self.progress(min(node.engine.clock, self.until_s), self.client.ended)
 
     def _collect(self, node: Node, rows: Any) -> None:
         if len(rows):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,20 +15,11 @@ from kvsim.cache.pool import NONE, check_pool, make_pool
 from kvsim.engine import loop
 from kvsim.engine.queues import add_edges, fresh_vacancies, push_inbox
 from kvsim.engine.state import CONFIG, EDGE, FREE, ARENA_FULL, JOBS_FULL, NOTIFY, PENDING, REQUEST, STATE, STUCK, Engine
+from kvsim.engine.step_time import StepTime
 from kvsim.errors import LawError
 from kvsim.jit import bundle, link
 from kvsim.bins import N_BINS
 from kvsim.transfer.channel import check_transfers
-
-
-class StepTime(Protocol):
-    """A step-time model as the engine needs it; see `kvsim.engine.step_time`."""
-
-    params: NDArray[np.float64]
-    accumulators: int
-
-    @property
-    def kernels(self) -> tuple[Any, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,4 +276,4 @@ def _request_rows(n: int) -> Any:
     return rows
 
 
-__all__ = ["NOTIFY", "Batch", "Chains", "EngineConfig", "StepTime", "VllmEngine"]
+__all__ = ["NOTIFY", "Batch", "Chains", "EngineConfig", "VllmEngine"]

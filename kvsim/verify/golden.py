@@ -22,7 +22,7 @@ import numpy as np
 
 from kvsim.cache.offload import OFFLOAD, Connector, HostTier
 from kvsim.engine.state import IDLE
-from kvsim.engine.step_time.linear import LinearStepTime
+from kvsim.engine.step_time.linear import Linear
 from kvsim.engine.vllm import Batch, Chains, EngineConfig, VllmEngine
 from kvsim.errors import TraceError
 
@@ -96,7 +96,7 @@ def build(expected: dict[str, Any], trace: list[dict[str, Any]], order: int = 0)
     sim = VllmEngine(
         EngineConfig(size, engine["num_hbm_blocks"], engine["max_num_seqs"], engine["max_num_batched_tokens"], order_seed=order),
         chains,
-        LinearStepTime(**expected["step_time_s"]),
+        Linear(**expected["step_time_s"]).build(),
         _connector(expected["host"]),
         ids=chains.ids,
         longest_chain=max((len(line["block_ids"]) for line in trace), default=0),

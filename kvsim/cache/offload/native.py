@@ -14,7 +14,7 @@ Rules (vLLM 0.33.0, `offloading/scheduler.py`, `kv_offload/cpu/manager.py`; beha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -467,6 +467,7 @@ class VllmNative:
 
     store_threshold: int = 0
     prompt_only: bool = True
+    one_copy: ClassVar[bool] = True  # of KV that every rank holds alike (MLA)
 
     def connector(self, tier: HostTier) -> NativeConnector:
         """The connector of one engine over `tier`."""

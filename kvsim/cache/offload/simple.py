@@ -13,7 +13,7 @@ Rules (vLLM 0.33.0, `v1/simple_kv_offload/manager.py`; behaviour, not code):
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -438,6 +438,8 @@ class SimpleConnector(Connector):
 class VllmSimpleEager:
     """vLLM's SimpleCPUOffloadConnector, eager: every computed block, prompt and output, is copied one step later."""
 
+    own_eviction: ClassVar[str] = "lru"  # the free queue's order, whatever the tier says
+
     def connector(self, tier: HostTier) -> SimpleConnector:
         """The connector of one engine over `tier`."""
         return SimpleConnector(tier, lazy=False)
@@ -447,6 +449,8 @@ class VllmSimpleEager:
 @dataclass(frozen=True, slots=True)
 class VllmSimpleLazy:
     """vLLM's SimpleCPUOffloadConnector, lazy: blocks are copied when they near eviction from HBM."""
+
+    own_eviction: ClassVar[str] = "lru"
 
     def connector(self, tier: HostTier) -> SimpleConnector:
         """The connector of one engine over `tier`."""

@@ -1,16 +1,16 @@
 """Linear step time: seconds = base + per_prefill_token P + per_decode_seq D + per_context_token C.
 
-D: requests that had computed their whole prompt and get one token; C: their tokens; P: all other scheduled tokens.
+D: requests that had computed their whole prompt and get one token; C: their tokens; P: all other scheduled tokens. The recorded
+decisions of real engines were made under this formula.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kvsim.engine.step_time import STEP_TIME, Deployment, StepTime
 from kvsim.jit import kernel
 
 
@@ -26,27 +26,20 @@ def add(params, acc, computed, new, prompt, total):  # type: ignore[no-untyped-d
 
 @kernel
 def seconds(params, acc):  # type: ignore[no-untyped-def]
-    """Duration of the step."""
+    """Duration of the step, added from left to right."""
     return params[0] + params[1] * acc[0] + params[2] * acc[1] + params[3] * acc[2]
 
 
-@dataclass(frozen=True)
-class LinearStepTime:
-    """Linear in prefill tokens, decoding requests and their context."""
+@STEP_TIME.register("linear", source="the formula of the recorded vLLM decisions")
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Linear in prefill tokens, decoding requests and their context; all coefficients in seconds."""
 
     base: float
     per_prefill_token: float
     per_decode_seq: float
     per_context_token: float
 
-    accumulators: int = 3
-
-    @property
-    def params(self) -> NDArray[np.float64]:
-        """Coefficients in the kernel's order."""
-        return np.array([self.base, self.per_prefill_token, self.per_decode_seq, self.per_context_token])
-
-    @property
-    def kernels(self) -> tuple[Any, Any]:
-        """(add, seconds)."""
-        return add, seconds
+    def build(self, deployment: Deployment | None = None) -> StepTime:
+        """The model; it does not depend on what it runs on."""
+        return StepTime(np.array([self.base, self.per_prefill_token, self.per_decode_seq, self.per_context_token]), 3, (add, seconds))
