@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from kvsim.metrics.result import Result
 from kvsim.report.plot import hit_rate_figure, throughput_figure, write_plots
@@ -140,6 +140,13 @@ def test_both_files_come_out_whatever_the_points(points: Any, make: Any, tmp_pat
     measured = [p for p in built if None not in (p.throughput.total_tok_s_per_gpu, p.interactivity_tok_s_user.p50)]
     figure = throughput_figure(built)
     assert sum(text in {str(p.concurrency) for p in built} | {NO_VALUE} for text in inside(figure)) == len(measured)
+
+
+@pytest.mark.parametrize("draw", [throughput_figure, hit_rate_figure])
+def test_dollars_in_names_are_dollars(draw: Any, make: Any) -> None:
+    figure = draw([make("$2/h or $3/h", 1), make("$2/h or $3/h", 2, None)], "$5 to $9")
+    named = [t for t in figure.findobj(lambda artist: isinstance(artist, Text)) if "$" in t.get_text()]
+    assert len(named) >= 2 and not any(t.get_parse_math() for t in named)
 
 
 def test_plots_leave_pyplot_alone(cliff: Any, tmp_path: Path) -> None:
