@@ -15,7 +15,7 @@ import simpy
 from numpy.typing import NDArray
 
 from kvsim.engine.node import Node
-from kvsim.engine.state import REJECTED
+from kvsim.engine.state import REJECTED, REQUEST
 from kvsim.engine.vllm import Batch, VllmEngine
 from kvsim.workload.clients.closed_loop import ClosedLoop
 from kvsim.workload.clients.plan import SessionPlan
@@ -156,8 +156,9 @@ class Cluster:
 
     def _on_end(self, node: Node, rows: Any) -> None:
         self._collect(node, rows)
-        for row in rows[rows.notify == 1]:
-            self.client.stream_ended(int(row.tag) // self.workload.requests, float(row.finish))
+        told = rows["notify"] == 1
+        for tag, finish in zip(rows["tag"][told].tolist(), rows["finish"][told].tolist(), strict=True):
+            self.client.stream_ended(tag // self.workload.requests, finish)
         if self.progress is not None:
             self.progress(min(node.engine.clock, self.until_s), self.client.ended)
 
@@ -168,11 +169,11 @@ class Cluster:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """What `kvsim.metrics.recorder` records, a row for each request that ended, in the order of their ends."""
-        rows = np.concatenate(self.ended).view(np.recarray) if self.ended else np.zeros(0, self.engines[0].e.requests.dtype).view(np.recarray)
+        rows = np.concatenate(self.ended) if self.ended else np.zeros(0, REQUEST)
         node = np.repeat([n for n, _ in self.ended_on], [k for _, k in self.ended_on]).astype(np.int32)
-        order = np.argsort(rows.finish, kind="stable")
+        order = np.argsort(rows["finish"], kind="stable")
         rows, node = rows[order], node[order]
-        instance, request = rows.tag // max(self.workload.requests, 1), rows.tag % max(self.workload.requests, 1)
+        instance, request = rows["tag"] // max(self.workload.requests, 1), rows["tag"] % max(self.workload.requests, 1)
         zero = np.zeros(rows.size, np.int64)
         return {
             "request": request,
@@ -180,28 +181,28 @@ class Cluster:
             "turn": self.workload.turn[request],
             "lane": np.asarray(self.client.lane, np.int32)[instance],
             "node": node,
-            "arrival_s": rows.arrival,
-            "scheduled_s": rows.scheduled,
-            "first_token_s": rows.first_token,
-            "finish_s": rows.finish,
-            "input_tokens": rows.prompt,
-            "output_tokens": rows.output,
-            "hbm_tokens": rows.hbm_tokens,
-            "dram_tokens": rows.host_tokens,
+            "arrival_s": rows["arrival"],
+            "scheduled_s": rows["scheduled"],
+            "first_token_s": rows["first_token"],
+            "finish_s": rows["finish"],
+            "input_tokens": rows["prompt"],
+            "output_tokens": rows["output"],
+            "hbm_tokens": rows["hbm_tokens"],
+            "dram_tokens": rows["host_tokens"],
             "ssd_tokens": zero,
             "pool_tokens": zero,
-            "computed_tokens": rows.prompt - rows.hbm_tokens - rows.host_tokens,
+            "computed_tokens": rows["prompt"] - rows["hbm_tokens"] - rows["host_tokens"],
             # Whatever was scheduled beyond the prompt's misses and one pass over the output was computed before.
-            "recomputed_tokens": rows.work - (rows.prompt - rows.hbm_tokens - rows.host_tokens) - (rows.output - 1),
-            "theoretical_tokens": rows.theoretical,
-            "missed_cold": rows.cold,
-            "missed_evicted": rows.evicted,
+            "recomputed_tokens": rows["work"] - (rows["prompt"] - rows["hbm_tokens"] - rows["host_tokens"]) - (rows["output"] - 1),
+            "theoretical_tokens": rows["theoretical"],
+            "missed_cold": rows["cold"],
+            "missed_evicted": rows["evicted"],
             "missed_elsewhere": zero,
-            "missed_pending": rows.pending,
+            "missed_pending": rows["pending"],
             "missed_too_late": zero,
-            "missed_partial_block": rows.partial,
-            "missed_not_stored": rows.not_stored,
-            "preemptions": rows.preemptions.astype(np.int32),
-            "load_s": rows.load_s,
-            "rejected": rows.status == REJECTED,
+            "missed_partial_block": rows["partial"],
+            "missed_not_stored": rows["not_stored"],
+            "preemptions": rows["preemptions"].astype(np.int32),
+            "load_s": rows["load_s"],
+            "rejected": rows["status"] == REJECTED,
         }

@@ -85,22 +85,20 @@ class Bundle:
 
     def __init__(self, fields: Any) -> None:
         words: list[int] = []
-        kinds: list[tuple[str, Any]] = []
-        self.fields = []
-        for name, value in zip(fields._fields, fields, strict=True):
-            if isinstance(value, tuple):
-                value = Bundle(value)
-                words.append(value.address)
-                kinds.append((name, value.kind))
-            else:
-                if not value.flags.c_contiguous:
-                    raise ValueError(f"bundle field {name} is not contiguous")
-                words += [value.ctypes.data, *value.shape]
-                kinds.append((name, types.Array(numba.typeof(value).dtype, value.ndim, "C")))
-            self.fields.append(value)
+        self.fields = [Bundle(value) if isinstance(value, tuple) else value for value in fields]
+        for value in self.fields:
+            words += [value.address] if isinstance(value, Bundle) else [value.__array_interface__["data"][0], *value.shape]
         self.table = np.array(words, np.int64)
-        self.address = int(self.table.ctypes.data)
-        self.kind = BundleType(tuple(kinds))
+        self.address: int = self.table.__array_interface__["data"][0]
+        self.kind = _bundle_type(fields._fields, tuple(v.kind if isinstance(v, Bundle) else (v.dtype, v.ndim) for v in self.fields))
+        if not all(isinstance(v, Bundle) or v.flags.c_contiguous for v in self.fields):
+            raise ValueError(f"bundle of {', '.join(fields._fields)}: every array must be contiguous")
+
+
+@cache
+def _bundle_type(names: tuple[str, ...], kinds: tuple[Any, ...]) -> BundleType:
+    arrays = [k if isinstance(k, BundleType) else types.Array(numba.from_dtype(k[0]), k[1], "C") for k in kinds]
+    return BundleType(tuple(zip(names, arrays, strict=True)))
 
 
 def bundle(fields: Any) -> Any:

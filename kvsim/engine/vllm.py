@@ -103,7 +103,7 @@ class VllmEngine:
         config.block_tokens, config.max_seqs, config.max_batched = c.block_tokens, c.max_num_seqs, c.max_num_batched_tokens
         config.threshold, config.host = c.long_prefill_token_threshold, self.connector.has_host
         config.window_start, config.order_seed = c.window_start_s, c.order_seed
-        rows, seqs, arena = 64, c.max_num_seqs + 1, 1 << 12
+        rows, seqs, arena = 1 << 10, c.max_num_seqs + 1, 1 << 16
         self._ids = max(self.ids, 1)
         transfers = self.connector.make_transfers(c.max_num_seqs)
         sizes = Sizes(self._ids, rows, arena, transfers.jobs.size, c.block_tokens, c.max_num_batched_tokens)
@@ -111,7 +111,7 @@ class VllmEngine:
             config=config,
             state=np.zeros(1, STATE).view(np.recarray),
             requests=_request_rows(rows),
-            edges=np.zeros(16, EDGE).view(np.recarray),
+            edges=np.zeros(1 << 10, EDGE).view(np.recarray),
             pool=make_pool(c.hbm_blocks, self._ids),
             ids=np.zeros(arena, np.int32),
             table=np.zeros(arena, np.int32),
@@ -161,14 +161,14 @@ class VllmEngine:
             self._grow_rows()
         rows = np.array(self._free[-n:][::-1], np.int64)
         del self._free[len(self._free) - n :]
-        new = np.zeros(n, REQUEST).view(np.recarray)
-        new.order, new.tag, new.notify = batch.order, batch.tag, batch.notify
-        new.prompt, new.output, new.id_offset = batch.prompt, batch.output, batch.id_offset
-        new.run_lo, new.run_hi = self.chains.offset[batch.chain], self.chains.offset[batch.chain + 1]
-        new.edge, new.status = -1, PENDING
+        new = np.zeros(n, REQUEST)
+        new["order"], new["tag"], new["notify"] = batch.order, batch.tag, batch.notify
+        new["prompt"], new["output"], new["id_offset"] = batch.prompt, batch.output, batch.id_offset
+        new["run_lo"], new["run_hi"] = self.chains.offset[batch.chain], self.chains.offset[batch.chain + 1]
+        new["edge"], new["status"] = -1, PENDING
         for name in ("scheduled", "first_token", "last_token", "finish", "load_start"):
             new[name] = -1.0
-        self.e.requests[rows] = new
+        np.asarray(self.e.requests)[rows] = new
         for i in np.flatnonzero(~np.isnan(batch.at)):
             push_inbox(self._handles()[0], rows[i], batch.at[i])
         return rows
@@ -194,16 +194,19 @@ class VllmEngine:
             else:
                 return reason
 
-    def harvest(self) -> Any:
-        """Copies of the rows that ended since the last harvest (recarray of REQUEST), in order of their end; rows are reused."""
-        state = self.e.state
-        rows = self.e.finished[: int(state.finished[0])].copy()
-        state.finished[0] = 0
-        out = self.e.requests[rows].copy()
-        ready = self.e.requests.released[rows] == 1
-        self._lingering.extend(rows[~ready].tolist())
+    def harvest(self) -> NDArray[Any]:
+        """Copies of the rows that ended since the last harvest (dtype REQUEST), in order of their end; the rows are reused."""
+        count = int(self.e.state.finished[0])
+        rows = self.e.finished[:count].copy()
+        self.e.state.finished[0] = 0
+        out: NDArray[Any] = np.asarray(self.e.requests)[rows]
+        ready = out["released"] == 1
         self._free.extend(rows[ready].tolist())
-        self._sweep()
+        # Rows whose transfers outlive them are reused once the connector lets go.
+        lingering = [*self._lingering, *rows[~ready].tolist()]
+        self._lingering = []
+        for row in lingering:
+            (self._free if self.e.requests["released"][row] else self._lingering).append(row)
         return out
 
     def grow_ids(self, ids: int) -> None:
@@ -219,13 +222,6 @@ class VllmEngine:
         self._ids = more
 
     _lingering: list[int] = field(init=False, default_factory=list)
-
-    def _sweep(self) -> None:
-        """Rows whose transfers outlived them are reused once the connector lets go."""
-        still = []
-        for row in self._lingering:
-            (self._free if self.e.requests.released[row] else still).append(row)
-        self._lingering = still
 
     def _grow_rows(self) -> None:
         e, old = self.e, self.e.requests.size - 1

@@ -83,7 +83,7 @@ def _replay(expected: dict[str, Any], trace: list[dict[str, Any]], order: int) -
     engine = build(expected, trace, order)
     reason = engine.advance(np.inf)
     engine.check()
-    rows = {int(row.tag): row for row in engine.harvest()}
+    rows = {int(row.tag): row for row in engine.harvest().view(np.recarray)}
     difference = None if reason == IDLE else "the engine stopped with requests left"
     difference = difference or _compare(expected, rows, _totals(engine, rows, trace))
     return Verdict(expected["case"], expected["exact"], len(trace), int(engine.e.state.steps[0]), order, difference)
