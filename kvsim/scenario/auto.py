@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter
 from pydantic_core import CoreSchema, core_schema
 
 AUTO = "auto"
@@ -25,5 +25,4 @@ class OrAuto:
         )
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        inner: CoreSchema = schema["schema"]
-        return {"anyOf": [{"const": AUTO}, handler(inner)]}
+        return {"anyOf": [{"const": AUTO}, TypeAdapter(self.inner).json_schema()]}

@@ -88,6 +88,14 @@ class _Dumper(_CoreResolver, yaml.SafeDumper):
         return tag if tag == older or (tag, older) == (FLOAT, STR) else "read differently"
 
 
+def _represent_text(dumper: _Dumper, text: str) -> ScalarNode:
+    # PyYAML writes these line breaks into single quotes, and folds them when it reads them there.
+    return dumper.represent_scalar(STR, text, style='"' if any(c in text for c in "\x85\u2028\u2029") else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 @dataclass(slots=True)
 class _Builder:
     """Values, marks and mistakes of a tree of nodes."""

@@ -17,9 +17,3 @@ def locate(path: str | Path) -> tuple[Path, str | None]:
             if own.is_file():
                 return own, f"there is no {path} here: using the one that comes with kvsim, {own}"
     return path, None
-
-
-def packaged() -> list[Path]:
-    """The scenarios that come with kvsim, by name."""
-    folder = next((folder for folder in FOLDERS if folder.is_dir()), None)
-    return sorted(folder.glob("*.yaml")) if folder else []

@@ -138,6 +138,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)  # a default may be written as a whole number where a parameter read from a file is a float
     return value
 
 

@@ -18,7 +18,7 @@ BASE = "base"
 class Scenario(Model):
     """A workload on a cluster, and named `variants` of it: overrides by dotted path, each an arm that runs at every concurrency."""
 
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(min_length=1)] = "scenario"
     seed: Annotated[int, Field(ge=0)] = 0
     workload: Workload
     cluster: Cluster
