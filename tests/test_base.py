@@ -225,5 +225,5 @@ def test_bundles_read_and_write_their_arrays() -> None:
     assert total(bundle(outer)) == (1 + 20) + (3 + 40) + (5 + 60)
     assert outer.weights.tolist() == [2, 10]
     if not JIT_DISABLED:
-        with pytest.raises(ValueError, match="not contiguous"):
+        with pytest.raises(ValueError, match="contiguous"):
             bundle(Outer(np.arange(4)[::2], outer.inner))
