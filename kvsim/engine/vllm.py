@@ -151,6 +151,18 @@ class VllmEngine:
         """Simulated seconds."""
         return float(self.e.state.clock[0])
 
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in the engine; some may be due to arrive."""
+        return int(self.e.state.live[0]) == 0
+
+    @property
+    def next_step_s(self) -> float:
+        """When the engine can go on: now, or when the next request is due; infinity if none is."""
+        if not self.idle:
+            return self.clock
+        return max(self.clock, float(self.e.inbox_s[0])) if self.e.state.inbox[0] else float("inf")
+
     def submit(self, batch: Batch) -> NDArray[np.int64]:
         """Take in requests; those with a time arrive then, the others once all edges `depend` gives them have fired.
 
