@@ -112,7 +112,8 @@ def _keep(workload: Workload, path: Path) -> None:
 def _restore(path: Path) -> Workload | None:
     """What `_keep` wrote, or None where there is nothing that can be read back."""
     try:
-        with np.load(path) as stored:
+        # Opened here: numpy leaves a file open that it cannot read.
+        with path.open("rb") as file, np.load(file) as stored:
             others: dict[str, Any] = json.loads(stored["meta"].tobytes())
             columns: dict[str, Any] = {name: stored[name] for name in _ARRAYS}
     except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile):
