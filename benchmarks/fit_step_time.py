@@ -31,7 +31,15 @@ MODELS = {
     "moonshotai/Kimi-K3": "kimi-k3", "MiniMaxAI/MiniMax-M2.5": "minimax-m2.5", "nvidia/MiniMax-M3-NVFP4": "minimax-m3",
     "nvidia/GLM-5.2-NVFP4": "glm-5.2", "openai/gpt-oss-120b": "gpt-oss-120b",
 }  # fmt: skip
-SYSTEMS = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300", "gb200": "gb200", "gb300": "gb300", "a100_sxm": "a100-80gb"}
+SYSTEMS = {
+    "h100_sxm": "h100",
+    "h200_sxm": "h200",
+    "b200_sxm": "b200",
+    "b300_sxm": "b300",
+    "gb200": "gb200",
+    "gb300": "gb300",
+    "a100_sxm": "a100-80gb",
+}
 BOUNDS = {
     "gemm": (0.3, 0.9), "hbm": (0.5, 0.95), "attn": (0.2, 0.8), "kv": (0.4, 0.95), "link": (0.15, 0.9), "t_ar": (2e-6, 40e-6),
     "t_layer": (5e-6, 90e-6), "t_step": (0.0, 2e-3), "ew": (0.0, 20.0), "skew": (1.0, 2.0), "moe": (0.1, 0.9),

@@ -61,7 +61,7 @@ def kernel(function: Callable[..., Any]) -> Any:
         numba.config.CACHE_DIR = before
 
 
-class BundleType(types.Type):  # type: ignore[misc]
+class BundleType(types.Type):
     """Type of a bundle in a kernel: the names of its fields and their types (arrays or bundles)."""
 
     def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
@@ -82,6 +82,7 @@ class Bundle:
     """A NamedTuple of C-contiguous arrays and bundles, as kernels take it. Keeps the arrays alive; holds for as long as they don't move."""
 
     __slots__ = ("address", "fields", "kind", "table")
+    kind: BundleType
 
     def __init__(self, fields: Any) -> None:
         words: list[int] = []
@@ -168,7 +169,8 @@ def link(root: Any, parts: Mapping[str, Any]) -> Any:
 
 
 def _python(function: Any) -> FunctionType:
-    return getattr(function, "py_func", function)  # type: ignore[no-any-return]
+    source: FunctionType = getattr(function, "py_func", function)
+    return source
 
 
 def _is_kernel(value: Any) -> bool:

@@ -15,7 +15,6 @@ from typing import TypeVar
 
 from kvsim.errors import UnknownNameError, did_you_mean
 
-
 T = TypeVar("T", bound=type)
 
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvsim import __version__
@@ -18,10 +17,9 @@ from kvsim.metrics.result import Result
 from kvsim.metrics.summary import Point
 
 if TYPE_CHECKING:
-    from kvsim.engine.build import EngineSpec
-    from kvsim.scenario import models
     from kvsim.cluster import Cluster
-    from kvsim.scenario import Scenario
+    from kvsim.engine.build import EngineSpec
+    from kvsim.scenario import Scenario, models
     from kvsim.workload.workload import Workload
 
 Progress = Callable[[str, int, float], None]
@@ -41,15 +39,11 @@ def points_of(scenario: Scenario) -> list[PointSpec]:
     return [PointSpec(name, level, arm) for name, arm in scenario.arms() for level in arm.workload.clients.concurrency]
 
 
-def run(scenario: Scenario | str | Path, *, progress: Progress | None = None) -> Result:
-    """Simulate every point of `scenario` (or of the scenario file of that path).
+def run(scenario: Scenario, *, progress: Progress | None = None) -> Result:
+    """Simulate every point of `scenario` (`kvsim.load` reads one from a file).
 
     `progress(variant, concurrency, share)` is called with the share of the point's time that is simulated, from 0 to 1.
     """
-    if not hasattr(scenario, "arms"):
-        from kvsim.scenario import load
-
-        scenario = load(scenario)
     points, tables = [], []
     for spec in points_of(scenario):
         point, columns = simulate(spec, progress)
@@ -103,9 +97,14 @@ def _summary(spec: PointSpec, cluster: Cluster, columns: dict[str, Any], until: 
 
     window = Window(spec.scenario.workload.clients.warmup, min(until, max(cluster.now_s, spec.scenario.workload.clients.warmup)))
     use = cluster.use()
-    links = {} if not use.has_host else {
-        name: LinkUse(int(use.blocks[c] * block_bytes), float(use.busy_s[c]), use.waits[c]) for c, name in enumerate(("hbm->dram", "dram->hbm"))
-    }
+    links = (
+        {}
+        if not use.has_host
+        else {
+            name: LinkUse(int(use.blocks[c] * block_bytes), float(use.busy_s[c]), use.waits[c])
+            for c, name in enumerate(("hbm->dram", "dram->hbm"))
+        }
+    )
     return summarise(
         columns,
         window,
@@ -139,7 +138,13 @@ def _engine_spec(cluster: models.Cluster) -> EngineSpec:
     if dram is not None:
         link = catalog.link(d.hardware.host_link if dram.link == "auto" else dram.link)
         host = HostSpec(
-            dram.capacity.amount, dram.capacity.unit, dram.offload.parameters, dram.eviction.name, link.bandwidth, link.latency, link.per_fragment
+            dram.capacity.amount,
+            dram.capacity.unit,
+            dram.offload.parameters,
+            dram.eviction.name,
+            link.bandwidth,
+            link.latency,
+            link.per_fragment,
         )
     return EngineSpec(
         deployment=d,

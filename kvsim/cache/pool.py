@@ -168,7 +168,8 @@ def check_pool(pool: Pool, name: str) -> None:
     """Recompute the pool's counters from its raw arrays; raises `LawError`."""
     blocks, end = pool.blocks, int(pool.meta.end[0])
     following, before = blocks.next.tolist(), blocks.prev.tolist()
-    order, block = [], following[end]
+    order: list[int] = []
+    block = following[end]
     while block != end and len(order) <= end:
         if before[following[block]] != block:
             raise LawError(f"{name}: the free queue is broken at block {block}")

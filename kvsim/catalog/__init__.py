@@ -17,7 +17,15 @@ from kvsim.errors import CatalogError, Problem, UnitError, did_you_mean
 
 FOLDER = Path(__file__).parent
 SECTIONS = {"hardware": "hardware.yaml", "link": "links.yaml", "model": "models.yaml"}
-_HARDWARE = {"hbm": "bytes", "hbm_bandwidth": "bandwidth", "bf16": "flops", "fp8": "flops", "fp4": "flops", "scaleup": "bandwidth", "dram": "bytes"}
+_HARDWARE = {
+    "hbm": "bytes",
+    "hbm_bandwidth": "bandwidth",
+    "bf16": "flops",
+    "fp8": "flops",
+    "fp4": "flops",
+    "scaleup": "bandwidth",
+    "dram": "bytes",
+}
 _LINK = {"bandwidth": "bandwidth", "latency": "seconds", "per_fragment": "seconds"}
 
 
@@ -40,7 +48,9 @@ class Hardware:
 
     def flops(self, dtype: str) -> float:
         """Rate of matrix products in `dtype`, or in the next wider type that the GPU has."""
-        return next(rate for rate in (self.fp4 if dtype == "fp4" else None, self.fp8 if dtype in ("fp4", "fp8") else None, self.bf16) if rate)
+        return next(
+            rate for rate in (self.fp4 if dtype == "fp4" else None, self.fp8 if dtype in ("fp4", "fp8") else None, self.bf16) if rate
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +132,7 @@ def read_section(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
     root = yaml.compose(text, Loader=loader)
     entries: dict[str, tuple[dict[str, Any], str]] = {}
     raw = yaml.load(text, Loader=loader)
+    assert root is not None
     for key, _ in root.value:
         place = f"{path.name}:{key.start_mark.line + 1}"
         fields = raw[key.value]

@@ -26,7 +26,8 @@ INDEX_SCALE_TOKENS = 128
 SIZES = {"num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"}
 ATTENTION = {
     "num_key_value_heads", "head_dim", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
-    "index_head_dim", "index_n_heads", "index_topk", "index_full_layers", "indexer_types", "sliding_window", "use_sliding_window", "layer_types",
+    "index_head_dim", "index_n_heads", "index_topk", "index_full_layers", "indexer_types", "sliding_window", "use_sliding_window",
+    "layer_types",
     "linear_attn_config", "sparse_attention_config", "max_window_layers", "attention_bias", "attention_dropout", "sliding_window_pattern",
 }  # fmt: skip
 UNREAD = ("attn", "attention", "window", "kv_", "qk_", "compress_ratio", "mamba", "ssm")  # a key like these must be known or refused
@@ -51,7 +52,9 @@ class Group:
 
     def kv_bytes_per_token(self, b: float, tp: int) -> float:
         """Bytes a token takes on one rank while all of it is kept (0 for linear attention)."""
-        index = self.index_layers * (self.index_dim * b if self.kind == "msa" else self.index_dim + 4 * math.ceil(self.index_dim / INDEX_SCALE_TOKENS))
+        index = self.index_layers * (
+            self.index_dim * b if self.kind == "msa" else self.index_dim + 4 * math.ceil(self.index_dim / INDEX_SCALE_TOKENS)
+        )
         if self.kind == "linear":
             return 0.0
         if self.kind == "mla":
@@ -71,7 +74,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Sizes of a model. Parameters: `dense` everything every token passes but embeddings and head, `expert` one routed expert of one layer."""
+    """Sizes of a model. Parameters: `dense` all that every token passes but embeddings and head, `expert` one routed expert of a layer."""
 
     family: Family
     layers: int
@@ -111,7 +114,7 @@ class Architecture:
         return all(g.kind in ("mla", "dsa", "linear") for g in self.groups)
 
     def weight_bytes(self, dtype: str, tp: int) -> float:
-        """Bytes of weights on each rank: experts in `dtype`, the rest in `dtype` or bf16 where that is 4 bits, embeddings and head in bf16."""
+        """Bytes of weights on each rank: experts in `dtype`, the rest in it or in bf16 where it has 4 bits, embeddings and head in bf16."""
         rest = "bf16" if dtype == "fp4" else dtype
         experts = self.experts * self.moe_layers * self.expert_parameters * DTYPE_BYTES[dtype]
         return (experts + self.dense_parameters * DTYPE_BYTES[rest] + 2 * self.vocab * self.hidden * 2) / tp
@@ -141,10 +144,10 @@ class _Reader:
         return default
 
     def architecture(self) -> Architecture:
-        for key in self.config:
-            if key not in ATTENTION | SIZES and any(mark in key for mark in UNREAD) and not key.startswith(("max_", "num_")):
-                if self.config[key] not in (None, False, 0, "eager", "sdpa", "flash_attention_2"):
-                    raise self.fail(key, f"attention field that kvsim does not know{did_you_mean(key, ATTENTION)}")
+        for key, value in self.config.items():
+            speaks = any(mark in key for mark in UNREAD) and not key.startswith(("max_", "num_"))
+            if speaks and key not in ATTENTION | SIZES and value not in (None, False, 0, "eager", "sdpa", "flash_attention_2"):
+                raise self.fail(key, f"attention field that kvsim does not know{did_you_mean(key, ATTENTION)}")
         layers, hidden, vocab = (self.number(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
         groups = self.groups(layers)
         experts = self.number("n_routed_experts", "num_local_experts", "num_experts", default=0)
@@ -227,7 +230,9 @@ class _Reader:
         n, index_dim, topk = (config.get(k) for k in ("sparse_layers", "index_head_dim", "topk_tokens"))
         if not (isinstance(n, int) and isinstance(index_dim, int) and isinstance(topk, int)):
             raise self.fail("sparse_attention_config", "needs sparse_layers, index_head_dim and topk_tokens")
-        group = Group("msa", n, heads, kv, dim, dim, limit=topk, index_layers=n, index_heads=int(config.get("index_n_heads", kv)), index_dim=index_dim)
+        group = Group(
+            "msa", n, heads, kv, dim, dim, limit=topk, index_layers=n, index_heads=int(config.get("index_n_heads", kv)), index_dim=index_dim
+        )
         return (group, Group("gqa", layers - n, heads, kv, dim, dim)) if n < layers else (group,)
 
     def attention_parameters(self, g: Group, hidden: int) -> int:
@@ -237,6 +242,12 @@ class _Reader:
             return g.layers * hidden * (2 * g.heads * g.qk_dim + 2 * g.kv_heads * g.qk_dim)
         q = self.number("q_lora_rank")
         nope = g.qk_dim - g.rope
-        own = hidden * q + q * g.heads * g.qk_dim + hidden * (g.latent + g.rope) + g.latent * g.heads * (nope + g.v_dim) + g.heads * g.v_dim * hidden
+        own = (
+            hidden * q
+            + q * g.heads * g.qk_dim
+            + hidden * (g.latent + g.rope)
+            + g.latent * g.heads * (nope + g.v_dim)
+            + g.heads * g.v_dim * hidden
+        )
         index = g.index_layers * (q * g.index_heads * g.index_dim + hidden * (g.index_dim + g.index_heads))
         return g.layers * own + index

@@ -57,12 +57,18 @@ def _rows(kind: str) -> list[tuple[str, str, str]]:
     if kind == "hardware":
         found = [catalog.hardware(n) for n in catalog.names("hardware")]
         return [
-            (h.name, f"{human(h.hbm, 'bytes')} at {human(h.hbm_bandwidth, 'bandwidth')}, {human(h.bf16, 'flops')} bf16, host link {h.host_link}", h.source)
+            (
+                h.name,
+                f"{human(h.hbm, 'bytes')} at {human(h.hbm_bandwidth, 'bandwidth')}, {human(h.bf16, 'flops')} bf16, host link {h.host_link}",
+                h.source,
+            )
             for h in found
         ]
     if kind == "links":
         links = [catalog.link(n) for n in catalog.names("link")]
-        return [(x.name, f"{human(x.bandwidth, 'bandwidth')} a direction, {human(x.latency, 'seconds')} a transfer", x.source) for x in links]
+        return [
+            (x.name, f"{human(x.bandwidth, 'bandwidth')} a direction, {human(x.latency, 'seconds')} a transfer", x.source) for x in links
+        ]
     if kind == "models":
         models = [catalog.model(n) for n in catalog.names("model")]
         return [
@@ -84,7 +90,9 @@ def _rows(kind: str) -> list[tuple[str, str, str]]:
 
 def _title(path: Path) -> str:
     """The scenario's `name`; read as text, since a scenario may need a trace before it can be loaded."""
-    return next(line.removeprefix("name:").strip().strip('"') for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("name:"))
+    return next(
+        line.removeprefix("name:").strip().strip('"') for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("name:")
+    )
 
 
 def _registry(kind: str) -> Registry:

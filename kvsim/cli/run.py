@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("scenario", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results (default: kvsim-out/NAME of the file).")
+@click.option(
+    "-o", "--out", type=click.Path(file_okay=False, path_type=Path), help="Folder of the results (default: kvsim-out/NAME of the file)."
+)
 @click.option("--set", "overrides", multiple=True, metavar="a.b=VALUE", help="Override a key of the scenario; may be given many times.")
 @click.option("--seed", type=click.IntRange(min=0), help="Another seed than the scenario's.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary document instead of the table.")
@@ -55,7 +57,13 @@ class _Bar:
 
         self.points = {(p.variant, p.concurrency): i for i, p in enumerate(points_of(scenario))}
         console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TextColumn("ETA"), TimeRemainingColumn())
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+        )
         self.bar = Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal))
         self.task = self.bar.add_task("starting", total=len(self.points))
 
@@ -69,4 +77,3 @@ class _Bar:
 
     def __exit__(self, *_: Any) -> None:
         self.bar.stop()
-

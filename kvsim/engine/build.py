@@ -127,9 +127,7 @@ def _blocks(amount: float, unit: str, block_bytes: float, block_tokens: int) -> 
     return int(amount / {"bytes": block_bytes, "tokens": block_tokens, "blocks": 1}[unit])
 
 
-def deployment(
-    model: Any, hardware: Any, *, tp: int, ep: int, weight_dtype: str, kv_dtype: str
-) -> Deployment:
+def deployment(model: Any, hardware: Any, *, tp: int, ep: int, weight_dtype: str, kv_dtype: str) -> Deployment:
     """What an engine runs on; `auto` types are the model's own for weights, and bf16 for KV."""
     found = catalog.model(model)
     return Deployment(

@@ -43,11 +43,20 @@ class HbmBudget:
         """One line that adds up."""
         parts = (("weights", self.weights), ("activations", self.activations), ("request state", self.state), ("runtime", self.runtime))
         spent = ", ".join(f"{human(v, 'bytes')} {name}" for name, v in parts if v)
-        return f"{human(self.hbm * self.utilisation, 'bytes')} of {human(self.hbm, 'bytes')} a GPU less {spent}: {human(max(self.pool, 0), 'bytes')} for KV"
+        whole, used, left = (human(v, "bytes") for v in (self.hbm, self.hbm * self.utilisation, max(self.pool, 0.0)))
+        return f"{used} of {whole} a GPU less {spent}: {left} for KV"
 
 
 def hbm_budget(
-    model: Model, hardware: Hardware, *, tp: int, weight_dtype: str, kv_dtype: str, utilisation: float, max_num_seqs: int, max_num_batched_tokens: int
+    model: Model,
+    hardware: Hardware,
+    *,
+    tp: int,
+    weight_dtype: str,
+    kv_dtype: str,
+    utilisation: float,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
 ) -> HbmBudget:
     """The budget of one GPU under tensor parallelism `tp`. Raises `KvsimError` where nothing is left for KV blocks."""
     a = model.architecture

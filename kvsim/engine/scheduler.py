@@ -251,4 +251,3 @@ def schedule(e, h):  # type: ignore[no-untyped-def]
         budget = schedule_holding(e, h, budget)
         if budget > 0:
             schedule_waiting(e, h, budget)
-

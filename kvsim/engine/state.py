@@ -74,7 +74,16 @@ REQUEST = np.dtype(
 )
 EDGE = np.dtype([("target", "<i8"), ("delay", "<f8"), ("next", "<i8")], align=True)
 CONFIG = np.dtype(
-    [("block_tokens", "<i8"), ("max_seqs", "<i8"), ("max_batched", "<i8"), ("threshold", "<i8"), ("host", "<i8"), ("order_seed", "<i8"), ("window_start", "<f8")], align=True
+    [
+        ("block_tokens", "<i8"),
+        ("max_seqs", "<i8"),
+        ("max_batched", "<i8"),
+        ("threshold", "<i8"),
+        ("host", "<i8"),
+        ("order_seed", "<i8"),
+        ("window_start", "<f8"),
+    ],
+    align=True,
 )
 STATE = np.dtype(
     [

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.arrays import grown
+from kvsim.bins import N_BINS
 from kvsim.cache.offload import Connector, Sizes
 from kvsim.cache.pool import NONE, check_pool, make_pool
 from kvsim.engine import loop
 from kvsim.engine.queues import add_edges, fresh_vacancies, push_inbox
-from kvsim.engine.state import CONFIG, EDGE, FREE, ARENA_FULL, JOBS_FULL, NOTIFY, PENDING, REQUEST, STATE, STUCK, Engine
+from kvsim.engine.state import ARENA_FULL, CONFIG, EDGE, FREE, JOBS_FULL, NOTIFY, PENDING, REQUEST, STATE, STUCK, Engine
 from kvsim.engine.step_time import StepTime
 from kvsim.errors import LawError
 from kvsim.jit import bundle, link
-from kvsim.bins import N_BINS
 from kvsim.transfer.channel import check_transfers
 
 
@@ -37,7 +37,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of all requests that may come, as id runs: chain i is the runs offset[i] to offset[i + 1], each `start` to `start + length`."""
+    """Chains of all requests that may come, as runs of ids: chain i is the runs offset[i] to offset[i + 1], each start to start + length."""
 
     offset: NDArray[np.int64]
     start: NDArray[np.int32]
@@ -59,7 +59,7 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Requests to take in, as columns [n]: row in `Chains`, tokens, arrival time (NaN: after others), the submitter's number, order among ties.
+    """Requests to take in, as columns [n]: row in `Chains`, tokens, arrival (NaN: after others), the submitter's number, order among ties.
 
     `id_offset` shifts every id of the chain; `notify` stops the engine when the request ends.
     """
@@ -227,9 +227,7 @@ class VllmEngine:
             return
         more = max(ids, 2 * self._ids)
         pool = self.e.pool
-        self.e = self.e._replace(
-            pool=pool._replace(first=grown(pool.first, more, NONE)), seen=grown(self.e.seen, more)
-        )
+        self.e = self.e._replace(pool=pool._replace(first=grown(pool.first, more, NONE)), seen=grown(self.e.seen, more))
         self.host = self.connector.grow_ids(self.host, more)
         self._ids = more
 

@@ -14,13 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.arrays import grown
+from kvsim.bins import FIRST_EDGE_S, LOG_RATIO, N_BINS
 from kvsim.errors import LawError
 from kvsim.jit import kernel
-from kvsim.bins import FIRST_EDGE_S, LOG_RATIO, N_BINS
 
 DOWN, UP = 0, 1  # device to host, host to device
 CHANNEL = np.dtype(
-    [("latency", "<f8"), ("per_block", "<f8"), ("free_at", "<f8"), ("busy", "<f8"), ("blocks", "<i8"), ("jobs", "<i8"), ("head", "<i8"), ("count", "<i8")],
+    [
+        ("latency", "<f8"),
+        ("per_block", "<f8"),
+        ("free_at", "<f8"),
+        ("busy", "<f8"),
+        ("blocks", "<i8"),
+        ("jobs", "<i8"),
+        ("head", "<i8"),
+        ("count", "<i8"),
+    ],
     align=True,
 )
 JOB = np.dtype(
@@ -41,8 +50,8 @@ JOB = np.dtype(
 
 
 class Transfers(NamedTuple):
-    """`channels` [2], `jobs` [slots], `queue` [2, slots] (rings of job slots in submission order), `free` [slots], `meta` [2] (free slots, next id),
-    `waits` [2, bins]: histogram of the time jobs waited for their channel."""
+    """`channels` [2], `jobs` [slots], `queue` [2, slots] (rings of job slots in submission order), `free` [slots], `meta` [2] (free slots,
+    next id), `waits` [2, bins]: histogram of the time jobs waited for their channel."""
 
     channels: Any
     jobs: Any

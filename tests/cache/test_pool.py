@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +10,6 @@ from hypothesis import strategies as st
 from kvsim.cache.pool import NONE, check_pool, longest_run, make_pool, register, release, take, touch
 from kvsim.errors import LawError
 from kvsim.jit import bundle
-
-import numpy as np
 
 
 class TwinPool:

@@ -64,7 +64,9 @@ def test_nested_and_aliased_fields() -> None:
     nested = from_config({"text_config": {**CONFIG, "num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 32}})
     assert plain == nested
     assert plain.family == "moe_gqa"
-    mixed = from_config({**CONFIG, "num_key_value_heads": 2, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2})
+    mixed = from_config(
+        {**CONFIG, "num_key_value_heads": 2, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"] * 2}
+    )
     assert [(g.kind, g.layers, g.limit) for g in mixed.groups] == [("gqa", 2, 0), ("swa", 2, 16)]
 
 

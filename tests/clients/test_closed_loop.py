@@ -37,12 +37,23 @@ def native(tmp_path: Path, sessions: list[list[tuple[float, int, int]]], shared:
     return load(path, cache=False)
 
 
-def cluster(workload: Workload, lanes: int, *, until: float = np.inf, budget: int | None = None, nodes: int = 1, blocks: int = 1000, host: tuple[str, int] | None = None) -> Cluster:
+def cluster(
+    workload: Workload,
+    lanes: int,
+    *,
+    until: float = np.inf,
+    budget: int | None = None,
+    nodes: int = 1,
+    blocks: int = 1000,
+    host: tuple[str, int] | None = None,
+) -> Cluster:
     def engine() -> VllmEngine:
         connector = OFFLOAD[host[0]]().connector(HostTier(host[1], "lru", 0.25, 0.01, 0.01)) if host else Connector(HostTier(0))
         chains = Chains(workload.run_offset, workload.run_start, workload.run_length, workload.unique_ids)
         config = EngineConfig(workload.block_tokens, blocks + 1, 64, 2048)
-        return VllmEngine(config, chains, Linear(STEP_S, 0.0, 0.0, 0.0).build(), connector, workload.unique_ids, int(workload.chain_blocks.max()))
+        return VllmEngine(
+            config, chains, Linear(STEP_S, 0.0, 0.0, 0.0).build(), connector, workload.unique_ids, int(workload.chain_blocks.max())
+        )
 
     if budget is None and until == np.inf:
         budget = workload.sessions
@@ -94,6 +105,7 @@ def test_the_window_closes_on_requests_in_flight(tmp_path: Path) -> None:
 
 def test_sub_agents_spawn_and_join(tmp_path: Path) -> None:
     """Main turn 0 ends at 2; the sub-agent starts 1 s later, at 3, and ends at 7; main turn 1 (delay 2) waits for it: 7, not 4."""
+
     def request(t: float, n_in: int, n_out: int, api: float, ids: list[int]) -> dict[str, Any]:
         return {"t": t, "type": "n", "model": "m", "in": n_in, "out": n_out, "hash_ids": ids, "api_time": api, "think_time": 0.0}
 

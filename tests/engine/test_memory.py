@@ -27,8 +27,8 @@ def test_reported_pools(model: str, gpu: str, tp: int, weights: str, kv: str, ut
 def test_terms_add_up() -> None:
     """Llama-3.1-8B in bf16 on one H100: 16.1 GB of weights, 32 x 8192 x 4096 B of activations, 1.5 GiB of runtime."""
     budget = hbm_budget(
-        catalog.model("llama-3.1-8b"), catalog.hardware("h100"), tp=1, weight_dtype="bf16", kv_dtype="bf16", utilisation=0.92, max_num_seqs=256,
-        max_num_batched_tokens=8192,
+        catalog.model("llama-3.1-8b"), catalog.hardware("h100"), tp=1, weight_dtype="bf16", kv_dtype="bf16", utilisation=0.92,
+        max_num_seqs=256, max_num_batched_tokens=8192,
     )  # fmt: skip
     assert budget.weights == 2 * catalog.model("llama-3.1-8b").architecture.parameters
     assert budget.pool == 0.92 * 80e9 - budget.weights - 32 * 8192 * 4096 - 1.5 * 2**30

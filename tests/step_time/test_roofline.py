@@ -23,7 +23,13 @@ def roofline(model: str, gpu: str, tp: int, weights: str = "fp8") -> StepTime:
 
 
 DENSE = roofline("llama-3.1-70b", "h100", 4)
-EVERY = [DENSE, roofline("qwen3-235b", "h200", 8), roofline("deepseek-v3", "b200", 8), roofline("kimi-k3", "b300", 8, "fp4"), roofline("gpt-oss-120b", "h100", 2, "fp4")]
+EVERY = [
+    DENSE,
+    roofline("qwen3-235b", "h200", 8),
+    roofline("deepseek-v3", "b200", 8),
+    roofline("kimi-k3", "b300", 8, "fp4"),
+    roofline("gpt-oss-120b", "h100", 2, "fp4"),
+]
 prompts = st.tuples(st.integers(0, 5000), st.integers(1, 5000))
 
 

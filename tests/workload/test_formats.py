@@ -186,8 +186,8 @@ def test_agentx_sample_against_a_naive_reader() -> None:
     for s, recorded in enumerate(json_lines(DATA / "agentx_v8_sample.jsonl.xz")):
         top = recorded["requests"]
         for requests in ([r for r in top if r["type"] != "subagent"], *(a["requests"] for a in top if a["type"] == "subagent")):
-            for r in sorted(requests, key=lambda r: r["t"]):
-                rows.append((stream, [(s, h) for h in r["hash_ids"]], r["in"], max(1, r["out"])))
+            ordered = sorted(requests, key=lambda r: r["t"])
+            rows.extend((stream, [(s, h) for h in r["hash_ids"]], r["in"], max(1, r["out"])) for r in ordered)
             stream += 1
     assert w.input_tokens.tolist() == [r[2] for r in rows] and w.output_tokens.tolist() == [r[3] for r in rows]
     same_up_to_names(w, chains(rows, 64))

@@ -163,6 +163,7 @@ class Arc:
     def grow_ids(self, state: ArcState, ids: int) -> ArcState:
         """The same lists over more keys."""
         fresh = self.make_state(0, ids)
-        for old, new in zip(state[:3], fresh[:3], strict=True):
-            new[: old.size] = old
-        return ArcState(*fresh[:3], state.size, state.target)
+        for name in ("prev", "next", "where"):
+            old = getattr(state, name)
+            getattr(fresh, name)[: old.size] = old
+        return fresh._replace(size=state.size, target=state.target)

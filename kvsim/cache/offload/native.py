@@ -391,7 +391,7 @@ class NativeConnector(Connector):
     @property
     def parts(self) -> dict[str, Any]:
         """The hooks of this module and the policy's kernels."""
-        return {f"offload_{name}": globals()[name] for name in HOOKS} | self.policy.parts
+        return {**{f"offload_{name}": globals()[name] for name in HOOKS}, **self.policy.parts}
 
     def make_state(self, sizes: Sizes) -> NativeHost:
         """See `Connector.make_state`."""

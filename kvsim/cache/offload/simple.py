@@ -47,7 +47,7 @@ META = np.dtype(
 
 
 class SimpleHost(NamedTuple):
-    """`cpu` pool, `rows` [requests], `table` (host block of each arena entry), rings of (HBM, host) block pairs, copies left by ended requests."""
+    """`cpu` pool, `rows` [requests], `table` (host block by arena entry), rings of (HBM, host) block pairs, copies left by ended requests."""
 
     cpu: Pool
     rows: Any
@@ -455,4 +455,3 @@ class VllmSimpleLazy:
     def connector(self, tier: HostTier) -> SimpleConnector:
         """The connector of one engine over `tier`."""
         return SimpleConnector(tier, lazy=True)
-

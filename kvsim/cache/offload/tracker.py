@@ -16,7 +16,7 @@ TRACKED = 64_000
 
 
 class Tracker(NamedTuple):
-    """A linked list over nodes [ids + 1] (node 0 is the fence post, node key + 1 a key), least recent first; `meta`: length, bound, stamp."""
+    """A linked list over nodes [ids + 1] (0 is the fence post, key + 1 a key), least recent first; `meta`: length, bound, stamp."""
 
     prev: NDArray[np.int32]
     next: NDArray[np.int32]

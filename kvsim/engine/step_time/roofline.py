@@ -4,9 +4,9 @@ Law. T = T_gemm + T_head + T_moe + T_attn + T_elem + T_comm + L t_layer + t_step
 (a^3 + b^3)^(1/3) of its compute time and its memory time, for T tokens in the step, S of them sampled:
 - T_gemm: 2 T P_dense / tp flops against the weights once; T_head: the vocabulary, in bf16, for sampled tokens only;
 - T_moe: 2 T k P_expert n_moe skew / tp flops against the experts touched, E (1 - (1 - k/E)^T) of each layer;
-- T_attn: over layers of each kind, pairs of query and key (a cached prefix still costs its pairs; windows and top-k limit them; MLA decodes in
-  its latent space), and the KV bytes read: a decode reads its context, a prefill chunk reads prefix and chunk once;
-- T_elem: activations, T hidden 2 L bytes ew times; T_comm: two all-reduces a layer of T hidden 2 bytes, 2 (tp - 1)/tp of them each, and t_ar.
+- T_attn: over layers of each kind, pairs of query and key (a cached prefix still costs its pairs; windows and top-k limit them; MLA
+  decodes in its latent space), and the KV bytes read: a decode reads its context, a prefill chunk reads prefix and chunk once;
+- T_elem: activations, T hidden 2 L bytes ew times; T_comm: two all-reduces a layer of T hidden 2 bytes, each 2 (tp - 1)/tp of that and t_ar.
 
 Not modelled: overlap between the terms, pipeline stages, kernels' tile effects. Source: the roofline that aiconfigurator-core and
 BLIS share in outline; efficiencies fitted per family (`efficiencies.yaml`, docs/step-time.md).
@@ -83,7 +83,7 @@ def seconds(params, acc):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of peak that the parts reach, and times in seconds that nothing hides. `ew`: passes over the activations; `skew`: of experts' load."""
+    """Shares of peak that the parts reach, and seconds that nothing hides. `ew`: passes over the activations; `skew`: of experts' load."""
 
     gemm: float
     hbm: float

@@ -60,4 +60,3 @@ class ClosedLoop:
     def id_offset(self, instance: int) -> int:
         """What the ids of an instance are shifted by."""
         return instance // self.workload.sessions * self.workload.unique_ids
-

@@ -1,7 +1,8 @@
 """What waits for what within a session: the edges between its requests, taken once from a workload.
 
 A turn waits `delay_s` after the previous turn of its stream ended; a sub-agent's first turn after the request that spawned it; a turn
-that joins a sub-agent also for the end of that stream. A stream's first turn with nothing to wait for comes `delay_s` after the session began.
+that joins a sub-agent also for the end of that stream. A stream's first turn with nothing to wait for comes `delay_s`
+after the session began.
 """
 
 from __future__ import annotations

@@ -173,6 +173,7 @@ class _Reader:
     def finish(self) -> Workload:
         if self.unequal:
             self.builder.notes.append(
-                f"{self.unequal:,} requests list more or fewer ids than their tokens fill: they count as {self.builder.block_tokens} tokens an id"
+                f"{self.unequal:,} requests list more or fewer ids than their tokens fill: "
+                f"they count as {self.builder.block_tokens} tokens an id"
             )
         return self.builder.finish()

@@ -44,7 +44,8 @@ class Agentic:
         require(self.block_tokens >= 1 and self.prefix_tokens >= 0, "block_tokens must be at least 1, prefix_tokens at least 0")
         require(
             self.prefix_tokens < self.compact_at_tokens < self.max_context,
-            f"expected prefix_tokens < compact_at_tokens < max_context, got {self.prefix_tokens}, {self.compact_at_tokens}, {self.max_context}",
+            f"expected prefix_tokens < compact_at_tokens < max_context, "
+            f"got {self.prefix_tokens}, {self.compact_at_tokens}, {self.max_context}",
         )
         require(0 <= self.human_share <= 1 and 0 <= self.compact_share <= 1, "human_share and compact_share are shares of 0 to 1")
 
