@@ -25,7 +25,7 @@ HEAP, RANK, RESIDENT = range(3)
 
 
 class LruState(NamedTuple):
-    """`rank` [ids]; `resident` [capacity], `slot` [ids]: the keys in the tier, dense; a heap of (rank, key); `meta`: HEAP, RANK, RESIDENT."""
+    """`rank` [ids]; `resident` [capacity], `slot` [ids]: keys in the tier, dense; a heap of (rank, key); `meta`: HEAP, RANK, RESIDENT."""
 
     rank: NDArray[np.int64]
     slot: NDArray[np.int32]

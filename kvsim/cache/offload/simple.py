@@ -47,7 +47,7 @@ META = np.dtype(
 
 
 class SimpleHost(NamedTuple):
-    """`cpu` pool, `rows` [requests], `table` (host block by arena entry), rings of (HBM, host) block pairs, copies left by ended requests."""
+    """`cpu` pool, `rows` [requests], `table` (host block by arena entry), rings of (HBM, host) block pairs, copies of ended requests."""
 
     cpu: Pool
     rows: Any

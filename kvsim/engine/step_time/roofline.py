@@ -6,7 +6,7 @@ Law. T = T_gemm + T_head + T_moe + T_attn + T_elem + T_comm + L t_layer + t_step
 - T_moe: 2 T k P_expert n_moe skew / tp flops against the experts touched, E (1 - (1 - k/E)^T) of each layer;
 - T_attn: over layers of each kind, pairs of query and key (a cached prefix still costs its pairs; windows and top-k limit them; MLA
   decodes in its latent space), and the KV bytes read: a decode reads its context, a prefill chunk reads prefix and chunk once;
-- T_elem: activations, T hidden 2 L bytes ew times; T_comm: two all-reduces a layer of T hidden 2 bytes, each 2 (tp - 1)/tp of that and t_ar.
+- T_elem: activations, T hidden 2 L bytes ew times; T_comm: two all-reduces a layer of T hidden 2 bytes, each 2 (tp - 1)/tp of it and t_ar.
 
 Not modelled: overlap between the terms, pipeline stages, kernels' tile effects. Source: the roofline that aiconfigurator-core and
 BLIS share in outline; efficiencies fitted per family (`efficiencies.yaml`, docs/step-time.md).
