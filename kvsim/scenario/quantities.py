@@ -43,9 +43,6 @@ class Quantity:
         return {"type": ["string", "number"], "description": f"{self.kind.replace('_', ' ')}, such as {units.EXAMPLE[self.kind]!r}"}
 
 
-Bytes = Annotated[float, Quantity("bytes", positive=True)]
-Bandwidth = Annotated[float, Quantity("bandwidth", positive=True)]
-Flops = Annotated[float, Quantity("flops", positive=True)]
 Seconds = Annotated[float, Quantity("seconds")]
 PositiveSeconds = Annotated[float, Quantity("seconds", positive=True)]
 
