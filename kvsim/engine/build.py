@@ -15,7 +15,7 @@ from kvsim.errors import ScenarioError
 if TYPE_CHECKING:
     from kvsim.workload.workload import Workload
 
-LARGE_GPU_BYTES = 160e9
+LARGE_BYTES, MIDDLE_BYTES = 160e9, 70 * 2**30
 NULL_BLOCK = 1
 
 
@@ -94,9 +94,8 @@ class Built:
 def work_out(spec: EngineSpec) -> Built:
     """Capacities and times of `spec`. Raises `KvsimError` where the model doesn't fit the GPUs."""
     d = spec.deployment
-    large = d.hardware.hbm >= LARGE_GPU_BYTES
-    seqs = spec.max_num_seqs or 1024
-    batched = spec.max_num_batched_tokens or (16384 if large else 8192)
+    seqs, batched = vllm_limits(d.hardware)
+    seqs, batched = spec.max_num_seqs or seqs, spec.max_num_batched_tokens or batched
     per_token = d.model.architecture.kv_bytes_per_token(d.kv_dtype, d.tp)
     block_bytes = per_token * spec.block_tokens
     if spec.hbm_amount is None:
@@ -121,6 +120,15 @@ def work_out(spec: EngineSpec) -> Built:
         copies = 1 if d.model.architecture.replicated and getattr(spec.host.offload, "one_copy", False) else d.tp
         host_blocks = _blocks(spec.host.amount, spec.host.unit, block_bytes * copies, spec.block_tokens)
     return Built(spec, seqs, batched, block_bytes, hbm_blocks, host_blocks, memory, spec.step_time.build(d))
+
+
+def vllm_limits(hardware: catalog.Hardware) -> tuple[int, int]:
+    """(max_num_seqs, max_num_batched_tokens) that vLLM's API server takes by itself on a GPU (vLLM 0.33.0, `engine/arg_utils.py`)."""
+    if hardware.hbm >= LARGE_BYTES:
+        return 1024, 16384
+    if hardware.hbm >= MIDDLE_BYTES and not hardware.name.startswith("a100"):
+        return 1024, 8192
+    return 256, 2048
 
 
 def _blocks(amount: float, unit: str, block_bytes: float, block_tokens: int) -> int:

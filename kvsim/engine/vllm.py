@@ -37,7 +37,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of the requests that may come, as runs of ids; chain i is the runs offset[i] to offset[i + 1], each start to start + length."""
+    """Chains of the requests that may come, as runs of ids; chain i is the runs offset[i] to offset[i + 1], start to start + length."""
 
     offset: NDArray[np.int64]
     start: NDArray[np.int32]
