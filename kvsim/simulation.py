@@ -61,8 +61,8 @@ def simulate(spec: PointSpec, progress: Progress | None = None) -> tuple[Point, 
 
     began = time.perf_counter()
     arm, clients = spec.scenario, spec.scenario.workload.clients
-    built = work_out(_engine_spec(arm.cluster))
-    workload = _workload(arm, built.spec.block_tokens)
+    built = work_out(engine_spec(arm.cluster))
+    workload = workload_of(arm, built.spec.block_tokens)
     until = float("inf") if clients.duration is None else clients.warmup + clients.duration
 
     def tell(now_s: float, ended: int) -> None:
@@ -121,7 +121,7 @@ def _summary(spec: PointSpec, cluster: Cluster, columns: dict[str, Any], until: 
     )
 
 
-def _engine_spec(cluster: models.Cluster) -> EngineSpec:
+def engine_spec(cluster: models.Cluster) -> EngineSpec:
     """The scenario's engine in plain values."""
     from kvsim import catalog
     from kvsim.engine.build import EngineSpec, HostSpec, deployment
@@ -160,7 +160,7 @@ def _engine_spec(cluster: models.Cluster) -> EngineSpec:
     )
 
 
-def _workload(arm: Scenario, block_tokens: int) -> Workload:
+def workload_of(arm: Scenario, block_tokens: int) -> Workload:
     """The arm's workload in cache units: the larger of the trace's block and the engine's."""
     workload = arm.workload
     if workload.trace is not None:

@@ -67,8 +67,8 @@ def verify(folder: Path) -> Iterator[Verdict]:
 
 def verify_case(path: Path) -> Verdict:
     """Replay the case whose expectation is `path`; laws are checked at the end of each replay."""
-    expected = _read(path)
-    trace = _trace(path)
+    expected = read_expected(path)
+    trace = read_trace(path)
     first: Verdict | None = None
     for order in range(ORDERS):
         verdict = _replay(expected, trace, order)
@@ -135,7 +135,8 @@ def _connector(host: dict[str, Any] | None) -> Connector:
     return preset.connector(tier)  # type: ignore[no-any-return]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_expected(path: Path) -> dict[str, Any]:
+    """What the engine decided and under which configuration. Raises `TraceError` for a file that is no recorded case."""
     try:
         expected = json.loads(path.read_bytes())
         missing = {"case", "exact", "block_size", "engine", "step_time_s", "host", "summary", "requests"} - expected.keys()
@@ -146,7 +147,8 @@ def _read(path: Path) -> dict[str, Any]:
     return expected  # type: ignore[no-any-return]
 
 
-def _trace(path: Path) -> list[dict[str, Any]]:
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The requests of the case whose expectation is `path`, one mapping a line."""
     stem = path.name.removesuffix(".expected.json")
     for name, opener in ((f"{stem}.trace.jsonl.gz", gzip.open), (f"{stem}.trace.jsonl", open)):
         file = path.with_name(name)
