@@ -89,10 +89,11 @@ def simulate(spec: PointSpec, progress: Progress | None = None) -> tuple[Point, 
     recorder.check()
     tell(cluster.now_s, budget or 0)
     columns = recorder.table()
-    return _summary(spec, cluster, columns, until, built.block_bytes * arm.cluster.gpus_per_node, time.perf_counter() - began), columns
+    unit_bytes = built.block_bytes / built.spec.block_tokens * workload.block_tokens * arm.cluster.gpus_per_node
+    return _summary(spec, cluster, columns, until, unit_bytes, time.perf_counter() - began), columns
 
 
-def _summary(spec: PointSpec, cluster: Cluster, columns: dict[str, Any], until: float, block_bytes: float, wall_s: float) -> Point:
+def _summary(spec: PointSpec, cluster: Cluster, columns: dict[str, Any], until: float, unit_bytes: float, wall_s: float) -> Point:
     from kvsim.metrics.summary import LinkUse, Unfinished, Window, summarise
 
     window = Window(spec.scenario.workload.clients.warmup, min(until, max(cluster.now_s, spec.scenario.workload.clients.warmup)))
@@ -101,7 +102,7 @@ def _summary(spec: PointSpec, cluster: Cluster, columns: dict[str, Any], until: 
         {}
         if not use.has_host
         else {
-            name: LinkUse(int(use.blocks[c] * block_bytes), float(use.busy_s[c]), use.waits[c])
+            name: LinkUse(int(use.blocks[c] * unit_bytes), float(use.busy_s[c]), use.waits[c])
             for c, name in enumerate(("hbm->dram", "dram->hbm"))
         }
     )

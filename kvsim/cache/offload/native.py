@@ -28,6 +28,7 @@ from kvsim.cache.eviction.lru import insert as evict_insert
 from kvsim.cache.eviction.lru import missed as evict_missed
 from kvsim.cache.eviction.lru import victims as evict_victims
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
 from kvsim.cache.offload.order import scatter
 from kvsim.cache.offload.tracker import make_tracker, offer
 from kvsim.cache.tier import ABSENT, INSERTED_HERE, KEY, MET_HERE, MISSED_HERE, REUSED_HERE, STORED, WRITING
@@ -357,19 +358,6 @@ def complete(e, h):  # type: ignore[no-untyped-def]
         retire(e.transfers, slot)
         if row.ended and row.jobs == 0:
             let_go(e, h, r)
-
-
-@kernel
-def open_work(e, h):  # type: ignore[no-untyped-def]
-    """See `none.open_work`."""
-    return e.transfers.meta[0] < e.transfers.jobs.shape[0]
-
-
-@kernel
-def next_completion(e, h):  # type: ignore[no-untyped-def]
-    """See `none.next_completion`."""
-    slot = next_done(e.transfers)
-    return e.transfers.jobs[slot].done if slot >= 0 else np.inf
 
 
 @kernel

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from kvsim.arrays import grown
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
 from kvsim.cache.offload.order import scatter
 from kvsim.cache.pool import NONE, Pool, check_pool, make_pool, register, release, take, touch
 from kvsim.cache.tier import STORED
 from kvsim.errors import LawError
 from kvsim.jit import kernel
-from kvsim.transfer.channel import DOWN, UP, new_job, next_done, retire, submit
+from kvsim.transfer.channel import DOWN, UP, new_job, retire, submit
 
 ROW = np.dtype([("lo", "<i8"), ("count", "<i8"), ("pinned", "<i8"), ("tracked", "<i8"), ("cursor", "<i8"), ("next", "<i8")], align=True)
 META = np.dtype(
@@ -319,19 +320,6 @@ def complete(e, h):  # type: ignore[no-untyped-def]
             break
         take_in_store(e, h, slot)
         retire(e.transfers, slot)
-
-
-@kernel
-def open_work(e, h):  # type: ignore[no-untyped-def]
-    """See `none.open_work`."""
-    return e.transfers.meta[0] < e.transfers.jobs.shape[0]
-
-
-@kernel
-def next_completion(e, h):  # type: ignore[no-untyped-def]
-    """See `none.next_completion`."""
-    slot = next_done(e.transfers)
-    return e.transfers.jobs[slot].done if slot >= 0 else np.inf
 
 
 @kernel
