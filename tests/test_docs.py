@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -55,6 +56,19 @@ def test_links_lead_somewhere(doc: Path) -> None:
         assert (doc.parent / target).exists(), f"{doc.name} links to {target}"
 
 
+@pytest.mark.slow_without_jit
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.name)
+def test_notebook_runs(notebook: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["by_point"].height == 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow_without_jit
 def test_quickstart_runs_from_the_library(tmp_path: Path) -> None:
     """The public names do what the command does: load, run, and a result that is written and read back."""
     import kvsim as package
