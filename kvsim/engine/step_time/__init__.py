@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.catalog import Hardware, Model
+from kvsim.catalog import Hardware, Model, Weights
 from kvsim.registry import Registry
 
 STEP_TIME = Registry("step-time model", "kvsim.engine.step_time")
@@ -25,7 +25,11 @@ STEP_TIME = Registry("step-time model", "kvsim.engine.step_time")
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What an engine runs on: the model, the GPU, how many share each layer, and the types of weights and KV."""
+    """What an engine runs on: the model, the GPU, how many share each layer, and the types of weights and KV.
+
+    `ep`: ranks that whole experts are spread over, 1: every expert is sharded. `dp`: engines that attend apart and share the experts.
+    `weight_dtype` is the model's own (`auto`) or what it is asked to be served in.
+    """
 
     model: Model
     hardware: Hardware
@@ -33,6 +37,12 @@ class Deployment:
     ep: int
     weight_dtype: str
     kv_dtype: str
+    dp: int = 1
+
+    @property
+    def weights(self) -> Weights:
+        """Formats of the weights. Raises `CatalogError`."""
+        return Weights.of(self.model.weights).asked_for(self.weight_dtype, moe=self.model.architecture.is_moe)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +55,8 @@ class StepTime:
 
     def step(self, batch: Iterable[tuple[int, int, int, int]]) -> float:
         """Seconds of a step over (computed, new, prompt, total) of each request."""
+        add, seconds = self.kernels
         acc = np.zeros(self.accumulators)
         for request in batch:
-            self.kernels[0](self.params, acc, *request)
-        return float(self.kernels[1](self.params, acc))
+            add(self.params, acc, *request)
+        return float(seconds(self.params, acc))

@@ -1,89 +1,101 @@
-"""Roofline step time: what the GPUs must compute and move, at stated efficiencies, per rank.
+"""Roofline step time: what a rank must compute and move, at stated efficiencies.
 
-Law. T = T_gemm + T_head + T_moe + T_attn + T_elem + T_comm + L t_layer + t_step. Each of the first four is a smooth maximum
-(a^3 + b^3)^(1/3) of its compute time and its memory time, for T tokens in the step, S of them sampled:
-- T_gemm: 2 T P_dense / tp flops against the weights once; T_head: the vocabulary, in bf16, for sampled tokens only;
-- T_moe: 2 T k P_expert n_moe skew / tp flops against the experts touched, E (1 - (1 - k/E)^T) of each layer;
-- T_attn: over layers of each kind, pairs of query and key (a cached prefix still costs its pairs; windows and top-k limit them; MLA
-  decodes in its latent space), and the KV bytes read: a decode reads its context, a prefill chunk reads prefix and chunk once;
-- T_elem: activations, T hidden 2 L bytes ew times; T_comm: two all-reduces a layer of T hidden 2 bytes, each 2 (tp - 1)/tp of it and t_ar.
+Law. T = T_gemm + T_head + T_moe + T_attn + T_elem + T_comm + L t_layer + t_step, for N tokens in the step, S of them sampled. The first
+four are smooth maxima sqrt(a^2 + b^2) of the time to compute and the time to read memory:
 
-Not modelled: overlap between the terms, pipeline stages, kernels' tile effects. Source: the roofline that aiconfigurator-core and
-BLIS share in outline; efficiencies fitted per family (`efficiencies.yaml`, docs/step-time.md).
+- T_gemm: 2 N P flops against reading P weights once, P all parameters a rank holds but embedding, head and routed experts;
+- T_head: the vocabulary in bf16, for sampled tokens only;
+- T_moe: the routed experts of N tokens against reading those touched, E (1 - (1 - k/E)^N) of E in each layer;
+- T_attn, a sum over requests: pairs of query and key, and the KV read. A cached prefix costs its pairs and its reading, but nothing
+  else. Windows and selection limit both; an index scores all pairs. Latents are multiplied as they are, or decompressed first where
+  that is cheaper (decompressing the cached part again is counted);
+- T_elem: `ew` passes over N x hidden activations a layer; T_comm: two all-reduces a layer of N x hidden, 2 (tp - 1)/tp of it each over the
+  scale-up links, and `t_ar` each; with dp > 1 also two exchanges a mixture layer of the tokens' top-k copies (3 bytes a number both ways).
+
+Not modelled: overlap of the terms, imbalance of experts, pipeline stages, tile effects, CPU time between steps. A request is attended to
+on its own, so the time grows with every request and with everything in it. Efficiencies are fitted per model family (docs/step-time.md).
+Source: the roofline model (Williams, Waterman, Patterson 2009); how serving engines differ from it, aiconfigurator-core 0.12.0.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
+from math import log, sqrt
 
 import numpy as np
 
-from kvsim.catalog import FOLDER, read_section
-from kvsim.catalog.architecture import DTYPE_BYTES, Group
+from kvsim.catalog.architecture import Architecture, Weights
+from kvsim.catalog.attention import Work
+from kvsim.catalog.dtypes import dtype_bytes
+from kvsim.catalog.entries import Hardware
+from kvsim.catalog.loader import Entry, entries
 from kvsim.engine.step_time import STEP_TIME, Deployment, StepTime
+from kvsim.errors import CatalogError, did_you_mean
 from kvsim.jit import kernel
 
-# Places in `params`: scalars first, then GROUP numbers for each kind of attention.
-(GEMM_FLOP, GEMM_BYTE, HEAD_FLOP, HEAD_BYTE, MOE_FLOP, MOE_BYTE, EXPERTS, MISS, ATTN_FLOP, KV_BYTE, TOKEN, FIXED, GROUPS) = range(13)
-SCALARS = 13
-(LIMIT, PREFILL, DECODE, KV, INDEX_FLOP, INDEX_KV, PER_TOKEN, PER_REQUEST) = range(8)
-GROUP = 8
-TOKENS, SAMPLED, FLOPS, KV_READ = range(4)
-
-
-@kernel
-def limited(first, last, limit):  # type: ignore[no-untyped-def]
-    """Sum of min(i, limit) for i = first + 1 .. last; no limit when it is 0."""
-    whole = (first + last + 1.0) * (last - first) / 2.0
-    if limit == 0.0 or last <= limit:
-        return whole
-    if first >= limit:
-        return (last - first) * limit
-    return (first + limit + 1.0) * (limit - first) / 2.0 + (last - limit) * limit
+# Places in `params`: scalars first, then WORK numbers for each kind of attention; all in seconds but EXPERTS, LOG_MISS, WORKS.
+(GEMM_FLOP, GEMM_BYTE, HEAD_FLOP, HEAD_BYTE, MOE_FLOP, MOE_BYTE, TOKEN, FIXED, LINEAR, STATE, INDEX_FLOP, INDEX_BYTE) = TIMES = range(12)
+(EXPERTS, LOG_MISS, WORKS) = range(12, 15)
+SCALARS = 15
+(LIMIT, WINDOW, PAIR, COMPRESSED, EXPAND, KV) = range(6)
+WORK = 6
+TOKENS, SAMPLED, ATTENTION = range(3)
+NEVER_MISSED = -1e3
+EXCHANGE_BYTES = 1.5  # dispatched in fp8, combined in bf16: the mean of both ways
 
 
 @kernel
 def add(params, acc, computed, new, prompt, total):  # type: ignore[no-untyped-def]
     """Sum up one scheduled request."""
-    acc[TOKENS] += new
-    if computed + new >= total:
-        acc[SAMPLED] += 1
-    context = float(computed + new)
-    for g in range(int(params[GROUPS])):
-        at = SCALARS + g * GROUP
+    n = float(new)
+    context = computed + n
+    whole = n * computed + 0.5 * n * (n + 1.0)
+    compute = n * params[LINEAR] + whole * params[INDEX_FLOP]
+    memory = params[STATE] + context * params[INDEX_BYTE]
+    at = SCALARS
+    for _ in range(int(params[WORKS])):
         limit = params[at + LIMIT]
-        pairs = limited(float(computed), context, limit)
-        seen = context if limit == 0.0 else min(context, limit + new - 1.0)
-        acc[FLOPS] += pairs * (params[at + DECODE] if new == 1 else params[at + PREFILL]) + new * params[at + PER_TOKEN]
-        acc[KV_READ] += seen * params[at + KV] + params[at + PER_REQUEST]
-        if params[at + INDEX_FLOP] > 0.0:
-            acc[FLOPS] += limited(float(computed), context, 0.0) * params[at + INDEX_FLOP]
-            acc[KV_READ] += context * params[at + INDEX_KV]
+        pairs, seen = whole, context
+        if limit < context:
+            free = min(max(limit - computed, 0.0), n)  # queries that see less than the limit
+            pairs = free * computed + 0.5 * free * (free + 1.0) + (n - free) * limit
+            seen = min(context, limit + n - 1.0 if params[at + WINDOW] > 0.0 else pairs)
+        compute += min(pairs * params[at + PAIR] + computed * params[at + EXPAND], pairs * params[at + COMPRESSED])
+        memory += seen * params[at + KV]
+        at += WORK
+    acc[ATTENTION] += sqrt(compute * compute + memory * memory)
+    acc[TOKENS] += n
+    if computed + new >= total:
+        acc[SAMPLED] += 1.0
 
 
 @kernel
 def either(a, b):  # type: ignore[no-untyped-def]
-    """Smooth maximum of a compute time and a memory time."""
-    return (a * a * a + b * b * b) ** (1.0 / 3.0)
+    """Smooth maximum of a time to compute and a time to read."""
+    return sqrt(a * a + b * b)
 
 
 @kernel
 def seconds(params, acc):  # type: ignore[no-untyped-def]
     """Duration of the step."""
     tokens, sampled = acc[TOKENS], acc[SAMPLED]
-    out = either(tokens * params[GEMM_FLOP], params[GEMM_BYTE]) + params[FIXED] + tokens * params[TOKEN]
+    out = either(tokens * params[GEMM_FLOP], params[GEMM_BYTE]) + acc[ATTENTION] + tokens * params[TOKEN] + params[FIXED]
     if sampled > 0.0:
         out += either(sampled * params[HEAD_FLOP], params[HEAD_BYTE])
     if params[EXPERTS] > 0.0:
-        touched = params[EXPERTS] * (1.0 - params[MISS] ** tokens)
+        touched = params[EXPERTS] * (1.0 - np.exp(tokens * params[LOG_MISS]))
         out += either(tokens * params[MOE_FLOP], touched * params[MOE_BYTE])
-    return out + either(acc[FLOPS] * params[ATTN_FLOP], acc[KV_READ] * params[KV_BYTE])
+    return out
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiencies:
-    """Shares of peak that the parts reach, and seconds that nothing hides. `ew`: passes over the activations; `skew`: of experts' load."""
+    """Shares of peak that products (`gemm`, `moe`, `attn`), reads (`kv`; `hbm`: weights and activations) and the scale-up `link` reach.
+
+    `t_ar`, `t_layer`, `t_step`: seconds that nothing hides, a collective, a layer and a step; `ew`: passes over the activations a layer.
+    """
 
     gemm: float
     hbm: float
@@ -94,71 +106,143 @@ class Efficiencies:
     t_layer: float
     t_step: float
     ew: float
-    skew: float
     moe: float
+
+    def __post_init__(self) -> None:
+        for name in ("gemm", "hbm", "attn", "kv", "link", "moe"):
+            if not 0 < getattr(self, name) <= 1:
+                raise CatalogError(f"efficiency {name} must be above 0 and at most 1, got {getattr(self, name)}")
+        for name in ("t_ar", "t_layer", "t_step", "ew"):
+            if getattr(self, name) < 0:
+                raise CatalogError(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 @cache
-def efficiencies(family: str) -> Efficiencies:
-    """The fitted set of a model family."""
-    entry, _ = read_section(FOLDER / "efficiencies.yaml")[family]
-    return Efficiencies(**{f.name: float(entry[f.name]) for f in fields(Efficiencies)})
+def fitted(family: str) -> Efficiencies:
+    """The set fitted for a model family. Raises `CatalogError`."""
+    known = entries("efficiencies.yaml")
+    if family not in known:
+        raise CatalogError(f"no efficiencies are fitted for the family {family!r} (known: {', '.join(known)})")
+    return _efficiencies(known[family])
 
 
-def _group(g: Group, kv_dtype: str, tp: int) -> list[float]:
-    b, heads = DTYPE_BYTES[kv_dtype], g.heads / tp
-    out = [0.0] * GROUP
-    if g.kind == "linear":
-        out[PER_TOKEN] = 8.0 * heads * g.qk_dim * g.v_dim * g.layers
-        out[PER_REQUEST] = 2.0 * g.state_bytes(b, tp)
-        return out
-    out[LIMIT] = float(g.limit)
-    out[PREFILL] = 2.0 * (g.qk_dim + g.v_dim) * heads * g.layers
-    out[DECODE] = 2.0 * (2 * g.latent + g.rope) * heads * g.layers if g.latent else out[PREFILL]
-    index = g.index_layers * g.index_dim * b
-    out[KV] = g.kv_bytes_per_token(b, tp) - (index if g.kind in ("dsa", "msa") else 0.0)
-    out[INDEX_FLOP] = 2.0 * g.index_heads * g.index_dim * g.index_layers / tp
-    out[INDEX_KV] = index
-    return out
+def _efficiencies(entry: Entry) -> Efficiencies:
+    names = [f.name for f in fields(Efficiencies)]
+    if unknown := sorted(set(entry.fields) - {*names, "source", "date"}):
+        raise entry.refuse("unknown field", unknown[0])
+    for name in names:
+        if not isinstance(entry.fields.get(name), int | float):
+            raise entry.refuse("needs a number", name)
+    return Efficiencies(**{name: float(entry.fields[name]) for name in names})
 
 
-def build(deployment: Deployment, e: Efficiencies) -> StepTime:
-    """The roofline of `deployment` at efficiencies `e`."""
-    a, gpu, tp = deployment.model.architecture, deployment.hardware, deployment.tp
-    dense_dtype = "bf16" if deployment.weight_dtype == "fp4" else deployment.weight_dtype
+def build_roofline(
+    architecture: Architecture,
+    hardware: Hardware,
+    *,
+    tp: int,
+    dp: int = 1,
+    ep: int = 1,
+    weight_dtype: str | Weights | None = None,
+    kv_dtype: str = "auto",
+    efficiencies: Efficiencies | None = None,
+) -> StepTime:
+    """The roofline of a rank. `weight_dtype`: `Weights` or its text, None: bf16; `kv_dtype` auto: bf16; `efficiencies` None: the family's.
+
+    Raises `CatalogError` where the model can't be divided so or a format is unknown.
+    """
+    architecture.check(tp, dp, ep)
+    e = efficiencies or fitted(architecture.family)
+    weights = weight_dtype if isinstance(weight_dtype, Weights) else Weights.of(weight_dtype or "bf16")
+    kv = "bf16" if kv_dtype == "auto" else kv_dtype
+    works = _merged([w for group in architecture.attention for w in group.work(kv, tp)])
+    p = np.zeros(SCALARS + WORK * len(works))
+    _products(p, architecture, hardware, weights, e, tp, dp, ep)
+    _token_and_step(p, architecture, hardware, e, tp, dp)
+    flop, byte = 1.0 / (hardware.bf16 * e.attn), 1.0 / (hardware.hbm_bandwidth * e.kv)
+    p[LINEAR], p[INDEX_FLOP] = sum(w.token_flops for w in works) * flop, sum(w.index_flops for w in works) * flop
+    p[STATE], p[INDEX_BYTE] = sum(w.state_bytes for w in works) * byte, sum(w.index_bytes for w in works) * byte
+    p[WORKS] = len(works)
+    for i, w in enumerate(works):
+        row = (w.limit, float(w.window), w.pair_flops * flop, w.compressed_flops * flop, w.expand_flops * flop, w.kv_bytes * byte)
+        p[SCALARS + i * WORK : SCALARS + (i + 1) * WORK] = row
+    return StepTime(p, 3, (add, seconds))
+
+
+def _merged(works: list[Work]) -> list[Work]:
+    """One work for those of equal limits that are not decompressed: the kernel's loop is as short as can be."""
+    out: dict[tuple[float, bool, float], Work] = {}
+    for w in works:
+        key = (w.limit, w.window, w.expand_flops)
+        if key in out and not w.expand_flops:
+            sums = {f.name: getattr(out[key], f.name) + getattr(w, f.name) for f in fields(Work) if f.name not in ("limit", "window")}
+            w = Work(w.limit, w.window, **sums)
+        out[key] = w
+    return list(out.values())
+
+
+def _products(p, a: Architecture, gpu: Hardware, weights: Weights, e: Efficiencies, tp: int, dp: int, ep: int) -> None:  # type: ignore[no-untyped-def]
+    """Times of the products with weights."""
     hbm = gpu.hbm_bandwidth * e.hbm
-    p = np.zeros(SCALARS + GROUP * len(a.groups))
-    p[GEMM_FLOP] = 2.0 * a.dense_parameters / tp / (gpu.flops(dense_dtype) * e.gemm)
-    p[GEMM_BYTE] = a.dense_parameters * DTYPE_BYTES[dense_dtype] / tp / hbm
-    head = a.vocab * a.hidden / tp
-    p[HEAD_FLOP], p[HEAD_BYTE] = 2.0 * head / (gpu.flops("bf16") * e.gemm), 2.0 * head / hbm
-    if a.experts:
-        active = a.experts_per_token * a.expert_parameters * a.moe_layers
-        p[MOE_FLOP] = 2.0 * active / tp * e.skew / (gpu.flops(deployment.weight_dtype) * e.moe)
-        p[MOE_BYTE] = a.expert_parameters * DTYPE_BYTES[deployment.weight_dtype] * a.moe_layers / tp / hbm
-        p[EXPERTS], p[MISS] = a.experts, 1.0 - a.experts_per_token / a.experts
-    p[ATTN_FLOP], p[KV_BYTE] = 1.0 / (gpu.flops("bf16") * e.attn), 1.0 / (gpu.hbm_bandwidth * e.kv)
-    p[TOKEN] = e.ew * a.hidden * 2.0 * a.layers / hbm
+    dense, head = a.dense_parameters.rank(tp), a.embedding_parameters / tp
+    p[GEMM_FLOP], p[GEMM_BYTE] = 2.0 * dense / (gpu.flops(weights.dense) * e.gemm), dense * dtype_bytes(weights.dense) / hbm
+    p[HEAD_FLOP], p[HEAD_BYTE] = 2.0 * head / (gpu.bf16 * e.gemm), head * dtype_bytes("bf16") / hbm
+    if a.is_moe:
+        share, ff = a.expert_share(tp, dp, ep), a.feed_forward
+        p[MOE_FLOP] = 2.0 * dp * a.active_expert_parameters * share / (gpu.flops(weights.experts) * e.moe)
+        p[MOE_BYTE] = a.expert_parameters * share / ff.experts * dtype_bytes(weights.experts) / hbm
+        p[EXPERTS] = ff.experts
+        p[LOG_MISS] = dp * log(1.0 - ff.top_k / ff.experts) if ff.top_k < ff.experts else NEVER_MISSED
+
+
+def _token_and_step(p, a: Architecture, gpu: Hardware, e: Efficiencies, tp: int, dp: int) -> None:  # type: ignore[no-untyped-def]
+    """Times of activations, collectives and overheads."""
+    p[TOKEN] = e.ew * a.layers * a.hidden * 2.0 / (gpu.hbm_bandwidth * e.hbm)
     p[FIXED] = a.layers * e.t_layer + e.t_step
+    if tp * dp > 1 and not gpu.scaleup:
+        raise CatalogError(f"hardware {gpu.name!r} has no scale-up links (scaleup): tp x dp must be 1")
     if tp > 1:
         p[TOKEN] += 2.0 * a.layers * 2.0 * (tp - 1) / tp * a.hidden * 2.0 / (gpu.scaleup * e.link)
         p[FIXED] += 2.0 * a.layers * e.t_ar
-    p[GROUPS] = len(a.groups)
-    for i, g in enumerate(a.groups):
-        p[SCALARS + i * GROUP : SCALARS + (i + 1) * GROUP] = _group(g, deployment.kv_dtype, tp)
-    return StepTime(p, 4, (add, seconds))
+    if dp > 1:
+        ff = a.feed_forward
+        p[TOKEN] += 2.0 * ff.moe_layers * ff.top_k * a.hidden * EXCHANGE_BYTES / (gpu.scaleup * e.link)
+        p[FIXED] += 2.0 * ff.moe_layers * e.t_ar
 
 
-@STEP_TIME.register("roofline", source="physics as stated in the module; efficiencies fitted on aiconfigurator-core 0.12.0 tables")
+@STEP_TIME.register("roofline", source="Williams et al. 2009; efficiencies fitted on aiconfigurator-core 0.12.0 and InferenceX")
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Compute, memory and communication of the model on the GPU at fitted efficiencies; `scale` multiplies every step."""
+    """Compute, memory and communication of the model on the GPU.
+
+    `scale` multiplies every step. `efficiencies` replaces some of those fitted for the model's family, by name.
+    """
 
     scale: float = 1.0
+    efficiencies: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise CatalogError(f"scale must be more than 0, got {self.scale}")
+        for name in self.efficiencies:
+            if name not in (known := [f.name for f in fields(Efficiencies)]):
+                raise CatalogError(f"efficiencies: {name!r} is none of them{did_you_mean(name, known)}")
+        replace(fitted("dense"), **self.efficiencies)  # refuses what no model can have
 
     def build(self, deployment: Deployment) -> StepTime:
-        """The roofline of `deployment` with its family's efficiencies."""
-        base = build(deployment, efficiencies(deployment.model.architecture.family))
-        times = (GEMM_FLOP, GEMM_BYTE, HEAD_FLOP, HEAD_BYTE, MOE_FLOP, MOE_BYTE, ATTN_FLOP, KV_BYTE, TOKEN, FIXED)
-        base.params[list(times)] *= self.scale
-        return base
+        """The roofline of `deployment`."""
+        d = deployment
+        built = build_roofline(
+            d.model.architecture,
+            d.hardware,
+            tp=d.tp,
+            dp=d.dp,
+            ep=d.ep,
+            weight_dtype=d.weights,
+            kv_dtype=d.kv_dtype,
+            efficiencies=replace(fitted(d.model.architecture.family), **self.efficiencies),
+        )
+        p = built.params
+        p[: len(TIMES)] *= self.scale
+        p[SCALARS:].reshape(-1, WORK)[:, PAIR:] *= self.scale
+        return built
