@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.errors import LawError
-from kvsim.jit import kernel
+from kvsim.jit import bundle, kernel
 
 NONE = -1
 
@@ -164,21 +164,29 @@ def longest_run(pool, keys, limit, out):  # type: ignore[no-untyped-def]
     return limit
 
 
+@kernel
+def walk(pool, queued):  # type: ignore[no-untyped-def]
+    """Mark the blocks of the free queue; returns its length, or minus the block behind which its links don't fit."""
+    blocks, end = pool.blocks, pool.meta[0].end
+    length, block = 0, blocks[end].next
+    while block != end:
+        if queued[block] or blocks[blocks[block].next].prev != block:
+            return -block
+        queued[block] = True
+        length += 1
+        block = blocks[block].next
+    return length
+
+
 def check_pool(pool: Pool, name: str) -> None:
     """Recompute the pool's counters from its raw arrays; raises `LawError`."""
     blocks, end = pool.blocks, int(pool.meta.end[0])
-    following, before = blocks.next.tolist(), blocks.prev.tolist()
-    order: list[int] = []
-    block = following[end]
-    while block != end and len(order) <= end:
-        if before[following[block]] != block:
-            raise LawError(f"{name}: the free queue is broken at block {block}")
-        order.append(block)
-        block = following[block]
-    queued = np.zeros(end + 1, bool)
-    queued[order] = True
-    if len(order) != int(pool.meta.free[0]):
-        raise LawError(f"{name}: {len(order)} blocks in the free queue, {int(pool.meta.free[0])} counted")
+    queued = np.zeros(end + 1, np.bool_)
+    length = walk(bundle(pool), queued)
+    if length < 0:
+        raise LawError(f"{name}: the free queue is broken at block {-length}")
+    if length != int(pool.meta.free[0]):
+        raise LawError(f"{name}: {length} blocks in the free queue, {int(pool.meta.free[0])} counted")
     idle = blocks.ref[1:end] == 0
     if (blocks.ref[1:end] < 0).any() or (idle != queued[1:end]).any():
         raise LawError(f"{name}: blocks free + held != capacity {end - 1}")

@@ -39,7 +39,7 @@ X, Y = "interactivity_tok_s_user.p50", "throughput.total_tok_s_per_gpu"
 GREY = "#555555"
 INK = 0.7  # text is darker than the line it belongs to: thin strokes look paler
 MARKER_PT = 7.0
-DPI = 150
+DPI = 120
 HEADER_IN = 1.1  # title, explanation and legend above the panels
 MOST_PANELS_A_ROW = 3
 
