@@ -15,7 +15,7 @@ from kvsim.cache.offload import Connector, Sizes
 from kvsim.cache.pool import NONE, check_pool, make_pool
 from kvsim.engine import loop
 from kvsim.engine.queues import add_edges, fresh_vacancies, push_inbox
-from kvsim.engine.state import ARENA_FULL, CONFIG, EDGE, FREE, JOBS_FULL, NOTIFY, PENDING, REQUEST, STATE, STUCK, Engine
+from kvsim.engine.state import ARENA_FULL, CONFIG, EDGE, FREE, JOBS_FULL, PENDING, REQUEST, STATE, STUCK, Engine
 from kvsim.engine.step_time import StepTime
 from kvsim.errors import LawError
 from kvsim.jit import bundle, link
@@ -280,6 +280,3 @@ def _request_rows(n: int) -> Any:
     rows = np.zeros(n + 1, REQUEST).view(np.recarray)
     rows[n].q_prev = rows[n].q_next = n
     return rows
-
-
-__all__ = ["NOTIFY", "Batch", "Chains", "EngineConfig", "VllmEngine"]
