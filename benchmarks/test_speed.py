@@ -15,10 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.cluster import Cluster
 from kvsim.engine.build import work_out
 from kvsim.verify.golden import build, read_expected, read_trace
-from kvsim.workload.clients.plan import SessionPlan
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "data" / "golden"
 CORPUS = Path(os.environ.get("KVSIM_SHARED") or Path(__file__).parents[2] / "shared") / "traces" / "agentx-v8-dev.jsonl.xz"
@@ -50,26 +48,26 @@ def test_hour_of_agentx_at_concurrency_64(benchmark: Any, variant: str) -> None:
     if not CORPUS.exists():
         pytest.skip("the AgentX corpus is not here: set KVSIM_SHARED to its folder")
     from kvsim.scenario import load
-    from kvsim.simulation import engine_spec, workload_of
+    from kvsim.simulation import cluster_of, engine_spec, points_of, workload_of
 
-    scenario = load(Path(__file__).parents[1] / "scenarios" / "agentx-b300.yaml", [f"workload.trace={CORPUS}"])
-    arm = dict(scenario.arms())[variant]
-    built = work_out(engine_spec(arm.cluster))
-    workload = workload_of(arm, built.spec.block_tokens)
-    plan = SessionPlan.of(workload)
+    overrides = [f"workload.trace={CORPUS}", "workload.clients.concurrency=[64]"]
+    scenario = load(Path(__file__).parents[1] / "scenarios" / "agentx-b300.yaml", overrides)
+    (spec,) = (point for point in points_of(scenario) if point.variant == variant)
+    built = work_out(engine_spec(spec.scenario.cluster))
+    workload = workload_of(spec.scenario, built.spec.block_tokens)
     clusters = []
 
     def hour() -> None:
-        engine = built.engine(workload, window_start_s=0.0)
-        cluster = Cluster([engine], workload, plan, 64, 3600.0, 0.0, None)
+        cluster = cluster_of(spec, built, workload)
         cluster.run()
         clusters.append(cluster)
 
     benchmark.pedantic(hour, rounds=3, warmup_rounds=1)
     steps = {int(c.engines[0].e.state.steps[0]) for c in clusters}
-    calls = {c.engines[0].calls for c in clusters}
+    calls = {c.calls for c in clusters}
     assert len(steps) == 1
     assert len(calls) == 1
-    # A kernel call for each session that begins or ends, and for arrays that grow; never one a step or a request.
-    assert calls.pop() <= 4 * len(clusters[0].client.sessions) + 20
+    # A kernel call for each request that is sent and each that ends, and for arrays that grow; never one a step.
+    assert calls.pop() <= 3 * clusters[0].front.sent + 100
     benchmark.extra_info["steps"] = steps.pop()
+    benchmark.extra_info["requests"] = clusters[0].front.sent

@@ -5,6 +5,7 @@ folder is named by a digest of every kernel source, the Python and the numba ver
 
 Bundles. A kernel that takes a tuple of forty arrays takes a second to compile and 20 us to call. `bundle` turns a NamedTuple of arrays,
 other bundles inside it included, into one pointer to a table of addresses and sizes: `e.pool.blocks[3].ref` reads the same in a kernel.
+`bundles` makes several of one kind an argument too: `es[i]` is a bundle, `len(es)` their number.
 
 Linking. A kernel such as a scheduler's step loop calls `connector_lookup(...)` or `step_seconds(...)` without knowing which one.
 Functions passed as arguments never come from numba's cache, so the choice is made in Python, before compiling: `link(run, parts)`
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import dis
 import hashlib
+import operator
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -29,8 +31,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.core.typing.typeof import typeof_impl
-from numba.extending import NativeValue, models, register_model, unbox
+from numba.extending import NativeValue, intrinsic, models, overload, register_model, unbox
 from numba.np.arrayobj import populate_array
 
 from kvsim.paths import cache_root
@@ -66,7 +67,8 @@ class BundleType(types.Type):
 
     def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
         self.fields = fields
-        super().__init__(name=f"Bundle({fields})")
+        # Short, as numba mangles the types of arguments into every symbol: spelled out this one has ten thousand letters.
+        super().__init__(name=f"Bundle({hashlib.sha256(str(fields).encode()).hexdigest()[:16]})")
 
     def slot(self, name: str) -> tuple[int, Any]:
         """(first word in the table, type) of a field; an array takes an address and its shape, a bundle an address."""
@@ -81,8 +83,8 @@ class BundleType(types.Type):
 class Bundle:
     """A NamedTuple of C-contiguous arrays and bundles, as kernels take it. Keeps the arrays alive; holds for as long as they don't move."""
 
-    __slots__ = ("address", "fields", "kind", "table")
-    kind: BundleType
+    __slots__ = ("_numba_type_", "address", "fields", "table")
+    _numba_type_: BundleType  # where numba's dispatcher looks for the type of an argument
 
     def __init__(self, fields: Any) -> None:
         words: list[int] = []
@@ -91,15 +93,24 @@ class Bundle:
             words += [value.address] if isinstance(value, Bundle) else [value.__array_interface__["data"][0], *value.shape]
         self.table = np.array(words, np.int64)
         self.address: int = self.table.__array_interface__["data"][0]
-        self.kind = _bundle_type(fields._fields, tuple(v.kind if isinstance(v, Bundle) else (v.dtype, v.ndim) for v in self.fields))
+        self._numba_type_ = _bundle_type(
+            fields._fields, tuple(v._numba_type_ if isinstance(v, Bundle) else (v.dtype, v.ndim) for v in self.fields)
+        )
         if not all(isinstance(v, Bundle) or v.flags.c_contiguous for v in self.fields):
             raise ValueError(f"bundle of {', '.join(fields._fields)}: every array must be contiguous")
 
 
 @cache
 def _bundle_type(names: tuple[str, ...], kinds: tuple[Any, ...]) -> BundleType:
-    arrays = [k if isinstance(k, BundleType) else types.Array(numba.from_dtype(k[0]), k[1], "C") for k in kinds]
+    arrays = [k if isinstance(k, BundleType) else types.Array(_item_type(k[0]), k[1], "C") for k in kinds]
     return BundleType(tuple(zip(names, arrays, strict=True)))
+
+
+def _item_type(dtype: Any) -> Any:
+    item = numba.from_dtype(dtype)
+    if isinstance(item, types.Record):
+        item.name = f"Record({hashlib.sha256(item.name.encode()).hexdigest()[:16]})"
+    return item
 
 
 def bundle(fields: Any) -> Any:
@@ -107,23 +118,76 @@ def bundle(fields: Any) -> Any:
     return fields if JIT_DISABLED else Bundle(fields)
 
 
-@typeof_impl.register(Bundle)
-def _typeof_bundle(value: Bundle, _: Any) -> BundleType:
-    return value.kind
+class BundlesType(types.Type):
+    """Type of a row of bundles of one kind."""
+
+    def __init__(self, kind: BundleType) -> None:
+        self.kind = kind
+        super().__init__(name=f"Bundles({kind.name})")
+
+
+class Bundles:
+    """Bundles of one kind, as kernels take them."""
+
+    __slots__ = ("_numba_type_", "address", "parts", "table")
+    _numba_type_: BundlesType
+
+    def __init__(self, parts: list[Bundle]) -> None:
+        self.parts = parts
+        self._numba_type_ = BundlesType(parts[0]._numba_type_)
+        if any(part._numba_type_ != parts[0]._numba_type_ for part in parts):
+            raise ValueError("bundles: not all of one kind")
+        self.table = np.array([len(parts), *(part.address for part in parts)], np.int64)
+        self.address: int = self.table.__array_interface__["data"][0]
+
+
+def bundles(parts: list[Any]) -> Any:
+    """What `bundle` made several times of one kind, as one argument (with the JIT off: the list)."""
+    return parts if JIT_DISABLED else Bundles(parts)
 
 
 @register_model(BundleType)
+@register_model(BundlesType)
 class _BundleModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, kind: BundleType) -> None:
+    def __init__(self, manager: Any, kind: types.Type) -> None:
         super().__init__(manager, kind, ir.IntType(64))
 
 
 @unbox(BundleType)
-def _unbox_bundle(kind: BundleType, value: Any, c: Any) -> NativeValue:
+@unbox(BundlesType)
+def _unbox_bundle(kind: types.Type, value: Any, c: Any) -> NativeValue:
     address = c.pyapi.object_getattr_string(value, "address")
     native = c.pyapi.long_as_ulonglong(address)
     c.pyapi.decref(address)
     return NativeValue(native)
+
+
+@overload(operator.getitem)
+def _bundles_item(row, i):  # type: ignore[no-untyped-def]
+    return (lambda row, i: _bundle_at(row, i)) if isinstance(row, BundlesType) else None  # noqa: PLW0108  (an overload is a function)
+
+
+@overload(len)
+def _bundles_length(row):  # type: ignore[no-untyped-def]
+    return (lambda row: _word_at(row, 0)) if isinstance(row, BundlesType) else None
+
+
+@intrinsic
+def _bundle_at(context: Any, row: BundlesType, i: Any) -> Any:
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        table = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(table, [builder.add(context.cast(builder, args[1], i, types.int64), ir.IntType(64)(1))]))
+
+    return row.kind(row, i), lower
+
+
+@intrinsic
+def _word_at(context: Any, row: BundlesType, i: Any) -> Any:
+    def lower(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        table = builder.inttoptr(args[0], ir.IntType(64).as_pointer())
+        return builder.load(builder.gep(table, [context.cast(builder, args[1], i, types.int64)]))
+
+    return types.int64(row, i), lower
 
 
 @infer_getattr

@@ -17,7 +17,7 @@ LAYERS = (BASE, {"metrics"}, {"workload", "catalog"}, {"cache", "transfer"}, {"r
           {"economics", "report", "sweep", "verify"}, {"cli"})  # fmt: skip
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 SEES_RESULTS_ONLY = {"economics", "report"}
-WAITS = ("simulation.py", "cluster.py", "engine/node.py", "workload/clients/", "transfer/")
+WAITS = ("simulation.py", "cluster/", "workload/clients/", "transfer/")
 MODULES = [path for path in sorted(PACKAGE.rglob("*.py")) if path.parent != PACKAGE or not path.name.startswith("__")]
 
 

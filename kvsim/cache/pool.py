@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvsim.cache.log import Log, make_log, note
 from kvsim.errors import LawError
 from kvsim.jit import bundle, kernel
 
@@ -38,15 +39,19 @@ META = np.dtype([("free", "<i8"), ("end", "<i8"), ("evictions", "<i8")], align=T
 
 
 class Pool(NamedTuple):
-    """`blocks` [n + 1] (the last row is the queue's fence post), `first` [ids]: key -> block registered first, `meta` [1]."""
+    """`blocks` [n + 1] (the last row is the queue's fence post), `first` [ids]: key -> block registered first, `meta` [1], `log`."""
 
     blocks: Any
     first: NDArray[np.int32]
     meta: Any
+    log: Log
 
 
-def make_pool(n_blocks: int, n_ids: int) -> Pool:
-    """An empty pool of `n_blocks` blocks, the null block included, over keys 0..n_ids-1; the queue is in block order."""
+def make_pool(n_blocks: int, n_ids: int, *, logged: bool = False) -> Pool:
+    """An empty pool of `n_blocks` blocks, the null block included, over keys 0..n_ids-1; the queue is in block order.
+
+    `logged`: it tells which keys come and go.
+    """
     blocks = np.zeros(n_blocks + 1, BLOCK).view(np.recarray)
     blocks.key = blocks.twin_prev = blocks.twin_next = NONE
     order = np.arange(n_blocks + 1, dtype=np.int32)
@@ -57,7 +62,8 @@ def make_pool(n_blocks: int, n_ids: int) -> Pool:
     blocks.prev[0] = blocks.next[0] = NONE
     meta = np.zeros(1, META).view(np.recarray)
     meta.free, meta.end = n_blocks - 1, n_blocks
-    return Pool(blocks, np.full(n_ids, NONE, np.int32), meta)
+    # In one pass a block is evicted and gets a new key once, and may be loaded into and released besides.
+    return Pool(blocks, np.full(n_ids, NONE, np.int32), meta, make_log(4 * n_blocks if logged else 0))
 
 
 @kernel
@@ -92,6 +98,8 @@ def forget(pool, block):  # type: ignore[no-untyped-def]
         return
     if row.twin_prev == NONE:
         pool.first[row.key] = row.twin_next
+        if row.twin_next == NONE:
+            note(pool.log, row.key, 0)
     else:
         pool.blocks[row.twin_prev].twin_next = row.twin_next
     if row.twin_next != NONE:
@@ -109,6 +117,7 @@ def register(pool, block, key):  # type: ignore[no-untyped-def]
     last = pool.first[key]
     if last == NONE:
         pool.first[key] = block
+        note(pool.log, key, 1)
         return
     while pool.blocks[last].twin_next != NONE:
         last = pool.blocks[last].twin_next

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from kvsim.catalog.architecture import Architecture
+from kvsim.catalog.copying import Copying, Law, copying, share
 from kvsim.catalog.loader import quantity
 from kvsim.errors import CatalogError, Problem
 
@@ -57,7 +59,10 @@ class Link:
     """What a large transfer reaches, and what it costs before that: bytes/s `up` (to the GPU; read, receive) and `down` (from it; write,
     send), seconds `latency` a transfer and `per_fragment` a contiguous piece. `duplex`: share of both that is left when both run.
 
-    `bandwidth` stands for both directions; where they are given themselves, it is the slower one.
+    `bandwidth` stands for both directions; where they are given themselves, it is the slower one. `shared` bytes/s is what `shared_by`
+    links may carry in one direction together. This is the law of the copy engine; `dma` may give it a measured curve, by direction, and
+    `kernel` is what a copy kernel costs (None: nothing is known of it). Written: `{up: COST, down: COST}`, for COST see
+    `kvsim.catalog.copying.cost`.
     """
 
     name: str
@@ -67,6 +72,10 @@ class Link:
     latency: float = quantity("seconds", default=0.0)
     per_fragment: float = quantity("seconds", default=0.0)
     duplex: float = 1.0
+    shared: float | None = quantity("bandwidth", default=None)
+    shared_by: int = 1
+    dma: Copying = field(default=cast(Any, None))
+    kernel: Copying | None = None
     source: str = ""
     date: str = ""
     note: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -79,12 +88,29 @@ class Link:
             if not value > 0:
                 raise CatalogError(Problem(f"must be more than 0, got {value}", name))
             object.__setattr__(self, name, value)
-        if not 0 < self.duplex <= 1:
-            raise CatalogError(Problem(f"must be above 0 and at most 1, got {self.duplex}", "duplex"))
+        share(self.duplex, "duplex")
+        self._check_sharing()
+        plain = Copying(Law(up, self.per_fragment), Law(down, self.per_fragment), self.duplex)
+        dma = plain if self.dma is None else copying(self.dma, "dma", known=("up", "down"), default=plain)
+        object.__setattr__(self, "dma", dma)
+        if self.kernel is not None:
+            for way in ("up", "down"):
+                if isinstance(self.kernel, Mapping) and way not in self.kernel:
+                    raise CatalogError(Problem("is missing", f"kernel.{way}"))
+            object.__setattr__(self, "kernel", copying(self.kernel, "kernel", known=("up", "down", "duplex"), default=plain))
+
+    def _check_sharing(self) -> None:
+        if self.shared is not None and not self.shared > 0:
+            raise CatalogError(Problem(f"must be more than 0, got {self.shared}", "shared"))
+        if self.shared_by < 1:
+            raise CatalogError(Problem(f"must be at least 1, got {self.shared_by}", "shared_by"))
+        if self.shared is None and self.shared_by > 1:
+            raise CatalogError(Problem("is missing: what do the links share?", "shared"))
 
     def seconds(self, n_bytes: float, fragments: int = 1, *, up: bool = True) -> float:
-        """Time of one transfer on an idle link."""
-        return self.latency + fragments * self.per_fragment + n_bytes / (self.up if up else self.down)
+        """Time of one transfer of so many equal fragments (1 or more) by the copy engine, on an idle link."""
+        way = self.dma.up if up else self.dma.down
+        return self.latency + fragments * way.seconds(n_bytes / fragments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ REGISTRIES = {
     "eviction": "kvsim.cache.eviction:EVICTION",
     "formats": "kvsim.workload.formats:FORMATS",
     "offload": "kvsim.cache.offload:OFFLOAD",
+    "routers": "kvsim.router:ROUTER",
     "step-time": "kvsim.engine.step_time:STEP_TIME",
     "synthetic": "kvsim.workload.synthetic:SYNTHETIC",
 }

@@ -135,8 +135,11 @@ def take_segment(e, entries):  # type: ignore[no-untyped-def]
 
 @kernel
 def give_segment(e, r):  # type: ignore[no-untyped-def]
-    """Return the arena segment of request `r`, which needs its chain no more."""
+    """The connector needs the chain of `r` no more: return its arena segment, unless its blocks are held."""
     request = e.requests[r]
+    request.spared = 1
+    if request.hold:
+        return
     e.ids[request.offset] = e.vacant[request.size_class]
     e.vacant[request.size_class] = request.offset
     request.released = 1
@@ -148,6 +151,8 @@ def finish_row(e, r, status, now):  # type: ignore[no-untyped-def]
     state, request = e.state[0], e.requests[r]
     request.status = status
     request.finish = now
+    if status == REJECTED:
+        request.hold = 0
     e.finished[state.finished] = r
     state.finished += 1
     if request.notify:
@@ -183,18 +188,40 @@ def join(e, h):  # type: ignore[no-untyped-def]
             finish_row(e, r, REJECTED, state.clock)
             give_segment(e, r)
             continue
-        met, unbroken = 0, True
-        for i in range(base, base + request.prompt // size):
-            unbroken = unbroken and e.seen[e.ids[i]] != 0
-            met += unbroken
-            e.seen[e.ids[i]] |= MET
+        met, here = 0, 0
+        for k in range(request.prompt // size):
+            key = e.ids[base + k]
+            met += met == k and e.met[key] != 0
+            here += here == k and e.seen[key] != 0
+            e.met[key] = 1
+            e.seen[key] |= MET
         offload_joined(e, h, r)
         request.theoretical = met * size
+        request.here = here * size
         request.tokens = request.prompt
         request.status = WAITING
         state.live += 1
         append(e, r)
     return True
+
+
+@kernel
+def enter(e, r, number, run_lo, run_hi, id_offset, prompt, output, at, remote, giver, hold):  # type: ignore[no-untyped-def]
+    """A request arrives at `at` in the free row `r`, to be told of at its end."""
+    e.requests[r] = e.blank[0]
+    request = e.requests[r]
+    request.order = number
+    request.tag = number
+    request.prompt = prompt
+    request.output = output
+    request.run_lo = run_lo
+    request.run_hi = run_hi
+    request.id_offset = id_offset
+    request.notify = 1
+    request.remote = remote
+    request.giver = giver
+    request.hold = hold
+    push_inbox(e, r, at)
 
 
 def fresh_vacancies() -> np.ndarray:

@@ -5,6 +5,7 @@ Rules (vLLM 0.33.0, `v1/core/sched/scheduler.py`, `kv_cache_manager.py`; behavio
   first), it goes to the front of the waiting queue and nothing is admitted in this pass;
 - a waiting request is admitted only if the blocks of its whole prompt fit now, else it blocks those behind it;
 - a hit is the longest cached run from the start, at most all tokens but the last; a block is registered when it is scheduled;
+- a prompt that another node has prefilled is handed over: the same as a load, of all of it that is not in HBM;
 - a hit in the host tier is loaded first: the request takes its HBM blocks at once, holds them without progress, does not count as
   running, can't be preempted, and is admitted only into what in-flight prefills have not reserved.
 
@@ -14,6 +15,8 @@ The scheduler knows no clock; it reads `state.clock` only to stamp requests.
 
 from __future__ import annotations
 
+import numpy as np
+
 from kvsim.cache.offload.none import allocated as offload_allocated
 from kvsim.cache.offload.none import match as offload_match
 from kvsim.cache.pool import longest_run, register, release, take, touch
@@ -22,6 +25,7 @@ from kvsim.engine.accounting import attribute
 from kvsim.engine.queues import prepend, remove
 from kvsim.engine.state import LOADING, PREEMPTED, RUNNING, WAITING
 from kvsim.jit import kernel
+from kvsim.transfer.channel import travel_both
 
 
 @kernel
@@ -44,11 +48,14 @@ def allocate(e, r, tokens):  # type: ignore[no-untyped-def]
 def register_upto(e, r, tokens):  # type: ignore[no-untyped-def]
     """Register the full blocks among the first `tokens` tokens that aren't yet."""
     request = e.requests[r]
+    if not e.config[0].prefix_cache:
+        return
     full = min(tokens, request.tokens) // e.config[0].block_tokens
     for i in range(request.keyed, full):
         key = e.ids[request.offset + i]
         register(e.pool, e.table[request.offset + i], key)
         e.seen[key] |= MET | CACHED
+        e.met[key] = 1
     request.keyed = max(request.keyed, full)
 
 
@@ -132,6 +139,66 @@ def reserved_blocks(e):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def found(e, h, r):  # type: ignore[no-untyped-def]
+    """(blocks of `r` in HBM, tokens to bring in beyond them); -1 tokens: ask again in the next pass. HBM hits are left in `hits`."""
+    request, size = e.requests[r], e.config[0].block_tokens
+    hits = 0
+    if e.config[0].prefix_cache:
+        hits = longest_run(e.pool, e.ids[request.offset :], (request.tokens - 1) // size, e.hits)
+    if request.remote > 0:
+        return hits, request.remote - hits * size
+    return hits, offload_match(e, h, r, hits)
+
+
+@kernel
+def hold(e, h, r, hits, external):  # type: ignore[no-untyped-def]
+    """`r`, whose blocks are allocated, waits for what is brought in."""
+    state, request = e.state[0], e.requests[r]
+    request.status = LOADING
+    request.loaded = 0
+    request.prefilling = 1
+    e.holding[state.holding] = r
+    state.holding += 1
+    if request.remote > 0:
+        size = e.config[0].block_tokens
+        blocks = blocks_for(request.remote, size) - hits
+        here, there = 2 * e.config[0].node + 1, 2 * request.giver
+        request.remote_from = max(state.clock, max(e.nics.way[here].free_at, e.nics.way[there].free_at))
+        request.remote_at = travel_both(e.nics, here, there, blocks, state.clock)
+        request.external = blocks
+        state.receiving += 1
+
+
+@kernel
+def land(e):  # type: ignore[no-untyped-def]
+    """What was handed over by now is there; who gave it must be told."""
+    state = e.state[0]
+    if state.receiving == 0:
+        return
+    for i in range(state.holding):
+        request = e.requests[e.holding[i]]
+        if request.remote > 0 and request.remote_at <= state.clock and not request.loaded:
+            request.loaded = 1
+            request.load_s += request.remote_at - request.load_start
+            state.receiving -= 1
+            e.landed[state.landed] = e.holding[i]
+            state.landed += 1
+            state.notify = 1
+
+
+@kernel
+def next_landing(e):  # type: ignore[no-untyped-def]
+    """When the next prompt has been handed over, infinity if none is under way."""
+    state, first = e.state[0], np.inf
+    if state.receiving > 0:
+        for i in range(state.holding):
+            request = e.requests[e.holding[i]]
+            if request.remote > 0 and not request.loaded:
+                first = min(first, request.remote_at)
+    return first
+
+
+@kernel
 def start(e, r, new):  # type: ignore[no-untyped-def]
     """Move `r`, whose blocks are allocated, among the running with `new` tokens in this step."""
     state, request = e.state[0], e.requests[r]
@@ -160,6 +227,7 @@ def schedule_holding(e, h, budget):  # type: ignore[no-untyped-def]
             continue
         if request.status == LOADING:
             request.status = PREEMPTED if request.preemptions else WAITING
+            request.remote = 0
             register_upto(e, r, request.computed)
             # A prompt that was loaded whole still computes its last token.
             request.computed = min(request.computed, request.tokens - 1)
@@ -169,7 +237,7 @@ def schedule_holding(e, h, budget):  # type: ignore[no-untyped-def]
             break
         allocate(e, r, request.computed + new)
         register_upto(e, r, request.computed + new)
-        offload_allocated(e, h, r, 0, 0)
+        offload_allocated(e, h, r, 0, 0, False)
         start(e, r, new)
         budget -= new
         i += 1
@@ -190,14 +258,17 @@ def schedule_waiting(e, h, budget):  # type: ignore[no-untyped-def]
     while r != post and budget > 0 and state.running < e.config[0].max_seqs:
         request = e.requests[r]
         following = request.q_next
-        hits = longest_run(e.pool, e.ids[request.offset :], (request.tokens - 1) // size, e.hits)
-        external = offload_match(e, h, r, hits)
+        hits, external = found(e, h, r)
         if external < 0:
             r = following
             continue
         computed = hits * size + external
         request.computed = computed
-        new = 0 if external else chunk(e, r, budget)
+        waits = external > 0 and (request.remote > 0 or not e.config[0].layerwise)
+        if external > 0 and not waits:
+            computed = min(computed, request.tokens - 1)
+            request.computed = computed
+        new = 0 if waits else chunk(e, r, budget)
         request.computed = 0
         idle = 0
         for i in range(hits):
@@ -206,7 +277,7 @@ def schedule_waiting(e, h, budget):  # type: ignore[no-untyped-def]
         free = e.pool.meta[0].free
         if max(blocks_for(request.tokens, size) - hits, 0) + idle > free:
             return
-        if external and max(blocks_for(computed, size) - hits, 0) + idle > free - reserved_blocks(e):
+        if waits and max(blocks_for(computed, size) - hits, 0) + idle > free - reserved_blocks(e):
             return
         for i in range(hits):
             touch(e.pool, e.hits[i])
@@ -214,22 +285,19 @@ def schedule_waiting(e, h, budget):  # type: ignore[no-untyped-def]
         request.blocks = hits
         request.keyed = hits
         allocate(e, r, computed + new)
-        if not external:
+        if not waits:
             register_upto(e, r, computed + new)
-        offload_allocated(e, h, r, hits, external)
-        request.local = hits * size
-        if request.scheduled < 0.0:
+        first = request.scheduled < 0.0
+        if first:
             request.external = external
             attribute(e, r, hits * size, computed)
+        offload_allocated(e, h, r, hits, 0 if request.remote > 0 else external, first)
+        request.local = hits * size
         request.computed = computed
+        request.load_start = state.clock
         remove(e, r)
-        if external:
-            request.status = LOADING
-            request.loaded = 0
-            request.prefilling = 1
-            request.load_start = state.clock
-            e.holding[state.holding] = r
-            state.holding += 1
+        if waits:
+            hold(e, h, r, hits, external)
         else:
             start(e, r, new)
             budget -= new

@@ -13,12 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.cache.pool import Pool
-from kvsim.transfer.channel import Transfers
+from kvsim.transfer.channel import Transfers, Ways
 
 # Status of a request row.
 FREE, PENDING, WAITING, PREEMPTED, LOADING, RUNNING, FINISHED, REJECTED = range(8)
-# Why `advance` returned: horizon reached, nothing to do, a request that must be told of ended, no event can ever come, an array is full.
-HORIZON, IDLE, NOTIFY, STUCK, ARENA_FULL, JOBS_FULL = range(6)
+# Why engines stopped: horizon reached, something to tell, no event can ever come, an array is full.
+HORIZON, NOTIFY, STUCK, ARENA_FULL, JOBS_FULL, LOG_FULL, TRACE_FULL = range(7)
+GO = -1
 N_CLASSES = 40  # size classes (powers of two) of the arena
 
 REQUEST = np.dtype(
@@ -35,6 +36,9 @@ REQUEST = np.dtype(
         ("waits_for", "<i8"),  # dependencies still open
         ("ready", "<f8"),  # earliest arrival its dependencies allow
         ("notify", "<i8"),  # stop the kernel when it ends
+        ("remote", "<i8"),  # tokens whose KV another node hands over, 0: none (any more)
+        ("giver", "<i8"),  # the node that does
+        ("hold", "<i8"),  # keeps its blocks after its end, until it is told to let them go
         # where it stands
         ("status", "<i8"),
         ("computed", "<i8"),
@@ -46,18 +50,25 @@ REQUEST = np.dtype(
         ("size_class", "<i8"),  # ... of 2**size_class entries
         ("prefilling", "<i8"),  # holds a reservation for the rest of its prompt
         ("loaded", "<i8"),  # its load has arrived
+        ("remote_from", "<f8"),  # when what is handed over went on its way ...
+        ("remote_at", "<f8"),  # ... and has arrived
         ("q_prev", "<i8"),
         ("q_next", "<i8"),
         ("work", "<i8"),  # tokens scheduled over its life
-        ("released", "<i8"),  # row and segment no longer needed by the connector
+        ("released", "<i8"),  # row and segment no longer needed
+        ("spared", "<i8"),  # the connector needs them no more, the hold does
         # what is reported
         ("local", "<i8"),  # HBM hit of the last admission, tokens
         ("external", "<i8"),  # host hit of the first admission, tokens
         ("hbm_tokens", "<i8"),
-        ("host_tokens", "<i8"),
+        ("host_tokens", "<i8"),  # of these from below the host tier:
+        ("ssd_tokens", "<i8"),
+        ("pool_tokens", "<i8"),
         ("theoretical", "<i8"),
+        ("here", "<i8"),  # as theoretical, of this engine alone
         ("cold", "<i8"),
         ("evicted", "<i8"),
+        ("elsewhere", "<i8"),
         ("pending", "<i8"),
         ("partial", "<i8"),
         ("not_stored", "<i8"),
@@ -80,8 +91,10 @@ CONFIG = np.dtype(
         ("max_batched", "<i8"),
         ("threshold", "<i8"),
         ("host", "<i8"),
+        ("prefix_cache", "<i8"),
+        ("layerwise", "<i8"),  # layers that loads overlap with, 0: a request waits for its load
+        ("node", "<i8"),  # its place among the nodes' ways
         ("order_seed", "<i8"),
-        ("window_start", "<f8"),
     ],
     align=True,
 )
@@ -93,6 +106,11 @@ STATE = np.dtype(
         ("live", "<i8"),  # arrived, not ended
         ("running", "<i8"),
         ("holding", "<i8"),  # loading or loaded, not yet running
+        ("held", "<i8"),  # ended, their blocks kept until they have been handed over
+        ("blocked", "<i8"),  # nothing can happen before blocks are let go, or a request arrives
+        ("receiving", "<i8"),  # of the holding, being handed over by another node
+        ("landed", "<i8"),  # handed over, waiting to be told
+        ("overlap", "<f8"),  # when the loads that this step overlaps with have arrived
         ("inbox", "<i8"),
         ("limit", "<i8"),  # most tokens of a prompt chunk in this pass, 0: no limit
         ("scheduled", "<i8"),
@@ -114,12 +132,31 @@ STATE = np.dtype(
 )
 
 
+STEP = np.dtype([("start", "<f8"), ("end", "<f8"), ("prefill", "<i8"), ("decodes", "<i8")], align=True)
+
+
+def blank_row() -> Any:
+    """A request to which nothing has happened yet."""
+    row = np.zeros(1, REQUEST).view(np.recarray)
+    row.edge, row.status, row.remote_at = -1, PENDING, np.inf
+    row.scheduled = row.first_token = row.last_token = row.finish = row.load_start = -1.0
+    return row
+
+
+class Trace(NamedTuple):
+    """Steps, for a timeline: `steps` STEP [n], `meta` [1]: how many were written. No size: none are."""
+
+    steps: Any
+    meta: NDArray[np.int64]
+
+
 class Engine(NamedTuple):
     """Everything the kernels read and write, but for the connector's own state. R rows, S = max_num_seqs, A arena entries, K ids."""
 
     config: Any  # CONFIG [1]
     state: Any  # STATE [1]
     requests: Any  # REQUEST [R + 1]; the last row is the waiting queue's fence post
+    blank: Any  # REQUEST [1]: a row before anything happened to it
     edges: Any  # EDGE
     pool: Pool  # HBM
     ids: NDArray[np.int32]  # [A] key of each block of a request's chain
@@ -137,8 +174,12 @@ class Engine(NamedTuple):
     hits: NDArray[np.int32]  # scratch: longest chain
     run_start: NDArray[np.int32]
     run_length: NDArray[np.int32]
-    seen: NDArray[np.uint8]  # [K] bits of `kvsim.cache.tier`
+    seen: NDArray[np.uint8]  # [K] bits of `kvsim.cache.tier`: what became of a key here
+    met: NDArray[np.uint8]  # [K] met anywhere in the cluster; shared by its engines
     params: NDArray[np.float64]  # of the step-time model
     acc: NDArray[np.float64]
-    itl: NDArray[np.int64]  # histogram of the time between tokens, from window_start on
+    itl: NDArray[np.int64]  # histogram of the time between tokens, since it was last cleared
+    landed: NDArray[np.int32]  # [R] rows
     transfers: Transfers
+    nics: Ways  # of all nodes: 2 node out, 2 node + 1 in; shared
+    trace: Trace

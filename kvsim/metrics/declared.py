@@ -1,6 +1,7 @@
 """Every metric of a `Point`, declared once: its unit, whether more of it is better, where it stands, what it means.
 
-Tables, plots, the Pareto front and the documentation go by these. A `*` in a path stands for each link or tier that a run has.
+Tables, plots, the Pareto front and the documentation go by these. A `*` in a path stands for each link or tier that a run has, or
+for the number of a fault, from 0.
 """
 
 from __future__ import annotations
@@ -65,6 +66,20 @@ def _missed() -> Iterator[Metric]:
         yield Metric(name, "share", better, f"missed.{reason}", f"share of prompt tokens that did not hit: {meaning}")
 
 
+def _faults() -> Iterator[Metric]:
+    figures: tuple[tuple[str, str, str, Better | None, str], ...] = (
+        ("start_s", "start", "s", None, "its start, in simulated seconds from the start of the run"),
+        ("end_s", "end", "s", None, "its end; null if it never ended"),
+        ("requests", "requests", "", None, "requests that finished while it lasted, inside the window"),
+        ("total_tok_s_per_gpu", "throughput", "tok/s/GPU", "higher", "input + output tokens of these, cached input included"),
+        ("hit_rate", "hit rate", "share", "higher", "prompt tokens of these found in any tier / all their prompt tokens"),
+        ("ttft_p99_s", "TTFT p99", "s", "lower", "arrival to first token of these"),
+        ("retried", "retried", "", "lower", "how many of these were sent again after their node went down"),
+    )
+    for key, name, unit, better, meaning in figures:
+        yield Metric(f"fault {name}", unit, better, f"faults.*.{key}", meaning)
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("duration", "s", None, "duration_s", "length of the measured window"),
     Metric("requests", "", None, "requests", "requests that finished in the window"),
@@ -110,6 +125,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "SSD writes", "drive writes/day", "lower", "ssd_writes_per_day", "bytes written a day / capacity of the drives; null without an SSD"
     ),
+    Metric("SSD bytes written", "bytes/day", "lower", "ssd.written_bytes_per_day", "bytes written to the drives, a day of this load"),
+    Metric("SSD drive writes", "drive writes/day", "lower", "ssd.drive_writes_per_day", "the same number as `ssd_writes_per_day`"),
+    Metric("SSD life", "years", "higher", "ssd.life_years", "bytes the drives are rated for / bytes a year; null if unrated or unwritten"),
+    *_faults(),
     Metric("cost", "$/Mtok", "lower", "economics.cost_per_mtok", "cost of a million tokens, input + output"),
     Metric("revenue", "$/h/GPU", "higher", "economics.revenue_per_gpu_hour", "revenue of a GPU-hour"),
     Metric("margin", "share", "higher", "economics.margin", "profit / revenue"),
@@ -128,7 +147,7 @@ def metric(path: str) -> Metric:
 
 
 def value(point: Point, path: str) -> float | None:
-    """The number at `path`, None where the point has none. `*` is not a path of one number: name the link or tier instead.
+    """The number at `path`, None where the point has none. `*` is not a path of one number: name the link, tier or number instead.
 
     Raises `UnknownNameError` for a path that no point has.
     """
@@ -136,10 +155,19 @@ def value(point: Point, path: str) -> float | None:
     for key in path.split("."):
         if here is None:
             return None
-        known = here if isinstance(here, dict) else {name: getattr(here, name) for name in getattr(here, "__dataclass_fields__", ())}
+        known = _parts(here)
         if key not in known:
             raise UnknownNameError(f"unknown metric {path!r}{did_you_mean(path, _BY_PATH)}")
         here = known[key]
     if here is None or (isinstance(here, (int, float)) and not isinstance(here, bool)):
         return here
     raise UnknownNameError(f"{path!r} is not a number{did_you_mean(path, _BY_PATH)}")
+
+
+def _parts(here: object) -> dict[str, object]:
+    """What a path may go on to."""
+    if isinstance(here, dict):
+        return here
+    if isinstance(here, tuple):
+        return {str(i): part for i, part in enumerate(here)}
+    return {name: getattr(here, name) for name in getattr(here, "__dataclass_fields__", ())}

@@ -5,7 +5,8 @@ Laws, for every row that finished:
 - missed: the seven reasons sum to input - hits, that is to computed;
 - time: arrival <= scheduled <= first token <= finish;
 - sign: no count and no duration is negative.
-A rejected request did nothing: it has no time of scheduling and of first token (NaN), and its counts but for input and output are 0.
+A rejected request did nothing: it has no time of scheduling and of first token (NaN), and its counts but for input, output and retries
+are 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ COLUMNS: dict[str, Column] = {
     "session": Column(np.int64, "", "session instance; a session replayed twice is two of them"),
     "turn": Column(np.int32, "", "turn of its stream, from 0"),
     "lane": Column(np.int32, "", "client that sent it"),
-    "node": Column(np.int32, "", "node that served it"),
+    "node": Column(np.int32, "", "node that served it; with prefill and decode apart, the one that computed its prompt"),
+    "decode_node": Column(np.int32, "", "node that decoded it: the same where nodes do both"),
     "arrival_s": Column(np.float64, "s", "sent by the client"),
     "scheduled_s": Column(np.float64, "s", "first scheduled; empty if rejected"),
     "first_token_s": Column(np.float64, "s", "first token out; empty if rejected"),
@@ -58,14 +60,16 @@ COLUMNS: dict[str, Column] = {
     "missed_partial_block": Column(np.int64, "tokens", "fill no whole block, or belong to the block that is always recomputed"),
     "missed_not_stored": Column(np.int64, "tokens", "gone from HBM and never stored in a lower tier"),
     "preemptions": Column(np.int32, "", "times it lost its blocks and started again"),
+    "retries": Column(np.int32, "", "times it was sent again after its node went down"),
     "load_s": Column(np.float64, "s", "waited for loads from lower tiers"),
+    "transfer_s": Column(np.float64, "s", "time its KV took from the prefill node to the decode node, 0 where they are one"),
     "rejected": Column(np.bool_, "", "could never have fitted and was refused"),
 }
 HITS = ("hbm_tokens", "dram_tokens", "ssd_tokens", "pool_tokens")
 MISSED = tuple(name for name in COLUMNS if name.startswith("missed_"))
 _TIMES = ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
-_BLANK_IF_REJECTED = (*HITS, "computed_tokens", "recomputed_tokens", "theoretical_tokens", *MISSED, "preemptions", "load_s")
-_NOT_NEGATIVE = ("input_tokens", "output_tokens", *_BLANK_IF_REJECTED)
+_BLANK_IF_REJECTED = (*HITS, "computed_tokens", "recomputed_tokens", "theoretical_tokens", *MISSED, "preemptions", "load_s", "transfer_s")
+_NOT_NEGATIVE = ("input_tokens", "output_tokens", "retries", *_BLANK_IF_REJECTED)
 
 
 class Recorder:

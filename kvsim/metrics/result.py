@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from kvsim.errors import KvsimError, Problem
+from kvsim.metrics.files import write_atomically
 from kvsim.metrics.recorder import COLUMNS, Columns
 from kvsim.metrics.summary import Point
 
@@ -67,10 +65,10 @@ class Result:
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         frame = _frame(self.points, self.requests)
-        _write_atomically(directory / REQUESTS, lambda path: frame.write_parquet(path, compression="zstd"))
-        _write_atomically(directory / SCENARIO, lambda path: path.write_text(self.scenario_yaml, encoding="utf-8", newline="\n"))
+        write_atomically(directory / REQUESTS, lambda path: frame.write_parquet(path, compression="zstd"))
+        write_atomically(directory / SCENARIO, lambda path: path.write_text(self.scenario_yaml, encoding="utf-8", newline="\n"))
         # Last, so that a folder with a summary is complete.
-        _write_atomically(directory / SUMMARY, lambda path: path.write_bytes(self.to_json()))
+        write_atomically(directory / SUMMARY, lambda path: path.write_bytes(self.to_json()))
 
     @classmethod
     def read(cls, directory: Path | str, *, requests: bool = False) -> Result:
@@ -154,15 +152,3 @@ def _columns(path: Path, points: tuple[Point, ...]) -> tuple[Columns, ...]:
         rows = frame.filter((pl.col("variant") == point.variant) & pl.col("concurrency").eq_missing(point.concurrency))
         out.append({name: rows[name].to_numpy().astype(column.dtype) for name, column in COLUMNS.items()})
     return tuple(out)
-
-
-def _write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """`write` to a file beside `path` that then takes its place: readers see the old file or the new one, never a part."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        write(part)
-        os.replace(part, path)
-    except BaseException:
-        with suppress(FileNotFoundError):
-            part.unlink()
-        raise

@@ -6,11 +6,13 @@ Percentiles are numpy's (linear between order statistics). A rate or a percentil
 
 Interactivity is the rate at which one user sees tokens. Its percentiles invert the slow tail: p90 = 1 / (p90 of the time per token),
 the speed that nine tokens in ten reach; taking the 90th percentile of the rates would give the fast tail.
+
+Faults have the same figures for their own time, as far as the window covers it: they count the requests that finished in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,10 +54,40 @@ class LinkUse:
 
 @dataclass(frozen=True, slots=True)
 class SsdUse:
-    """Bytes written to the SSD tiers in the window, and the capacity of their drives."""
+    """Bytes written to the SSD tiers in the window, the capacity of their drives, and what these are rated for.
+
+    `endurance_dwpd` is the data sheet's drive writes a day over `warranty_years` (None: not known); `waf`, the write amplification
+    factor, is what the flash wears by for a byte written: 1 for large sequential writes.
+    """
 
     written_bytes: int
     capacity_bytes: int
+    endurance_dwpd: float | None
+    warranty_years: float = 5.0
+    waf: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.written_bytes < 0:
+            raise ValueError(f"written_bytes must not be negative, got {self.written_bytes}")
+        for name in ("capacity_bytes", "endurance_dwpd", "warranty_years", "waf"):
+            number = getattr(self, name)
+            if number is not None and not 0 < number < float("inf"):
+                raise ValueError(f"{name} must be above 0, got {number}")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSpan:
+    """A fault of the run, warm-up and drain included; `end_s` is None for one that never ended."""
+
+    what: str
+    start_s: float
+    end_s: float | None
+
+    def __post_init__(self) -> None:
+        if not self.what:
+            raise ValueError("a fault needs a name")
+        if self.end_s is not None and not self.start_s <= self.end_s:
+            raise ValueError(f"a fault must not end before it starts, got {self.start_s} to {self.end_s} s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +173,32 @@ class Unfinished:
 
 
 @dataclass(frozen=True, slots=True)
+class SsdWear:
+    """What the writes of the window do to the drives if they go on: `life_years` is None where nothing wears or no rating is known."""
+
+    written_bytes_per_day: float | None
+    drive_writes_per_day: float | None
+    life_years: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """A fault's own times, and the point's figures over the part of them that was measured: nulls where none was.
+
+    `requests` finished in that part; `retried` of them had been sent again after a node went down.
+    """
+
+    what: str
+    start_s: float
+    end_s: float | None
+    requests: int
+    total_tok_s_per_gpu: float | None
+    hit_rate: float | None
+    ttft_p99_s: float | None
+    retried: int
+
+
+@dataclass(frozen=True, slots=True)
 class Economics:
     """Money: filled in by `kvsim.economics`."""
 
@@ -176,6 +234,8 @@ class Point:
     transfers: dict[str, Transfer]
     evictions: dict[str, int]
     ssd_writes_per_day: float | None
+    ssd: SsdWear | None
+    faults: tuple[FaultWindow, ...]
     economics: Economics | None
     simulated_s: float
     wall_s: float
@@ -193,16 +253,18 @@ def summarise(
     evictions: Mapping[str, int],
     unfinished: Unfinished,
     ssd: SsdUse | None,
+    faults: Sequence[FaultSpan],
     simulated_s: float,
     wall_s: float,
 ) -> Point:
     """The point that `columns` (`kvsim.metrics.recorder.COLUMNS`) and the counters of the window make.
 
     `itl_counts` is the histogram (`kvsim.metrics.histogram`) of the times between tokens that came out in the window, those of
-    requests that did not finish in it included. `ssd` is None where there is no SSD.
+    requests that did not finish in it included. `ssd` is None where there is no SSD. `faults` are in the order they are shown.
     """
-    inside = (columns["finish_s"] >= window.start_s) & (columns["finish_s"] <= window.end_s)
+    inside = _inside(columns, window.start_s, window.end_s)
     rows = {name: column[inside & ~columns["rejected"]] for name, column in columns.items()}
+    wear = None if ssd is None else _wear(ssd, window.duration_s)
     total = {name: int(rows[name].sum()) for name in ("input_tokens", "output_tokens", "computed_tokens", "recomputed_tokens")}
     e2e = rows["finish_s"] - rows["arrival_s"]
     return Point(
@@ -234,7 +296,9 @@ def summarise(
         unfinished=unfinished,
         transfers={name: _transfer(use, window.duration_s) for name, use in transfers.items()},
         evictions={name: int(count) for name, count in evictions.items()},
-        ssd_writes_per_day=None if ssd is None else _ratio(ssd.written_bytes * DAY_S, window.duration_s * ssd.capacity_bytes),
+        ssd_writes_per_day=None if wear is None else wear.drive_writes_per_day,
+        ssd=wear,
+        faults=tuple(_fault_window(rows, fault, window, gpus) for fault in faults),
         economics=None,
         simulated_s=float(simulated_s),
         wall_s=float(wall_s),
@@ -246,6 +310,40 @@ def percentiles(values: NDArray[Any]) -> Percentiles:
     if values.size == 0:
         return Percentiles(None, None, None, None, None)
     return Percentiles(float(values.mean()), *map(float, np.percentile(values, PERCENTILES)))
+
+
+def _inside(columns: Columns, start_s: float, end_s: float) -> NDArray[np.bool_]:
+    """Rows of requests that finished from `start_s` to `end_s`."""
+    inside: NDArray[np.bool_] = (columns["finish_s"] >= start_s) & (columns["finish_s"] <= end_s)
+    return inside
+
+
+def _fault_window(finished: Columns, fault: FaultSpan, window: Window, gpus: int) -> FaultWindow:
+    """Figures of the rows of `finished` that ended during `fault`, as far as `window` goes."""
+    start_s = max(fault.start_s, window.start_s)
+    end_s = window.end_s if fault.end_s is None else min(fault.end_s, window.end_s)
+    inside = _inside(finished, start_s, end_s)
+    rows = {name: column[inside] for name, column in finished.items()}
+    input_tokens, output_tokens = (int(rows[name].sum()) for name in ("input_tokens", "output_tokens"))
+    return FaultWindow(
+        what=fault.what,
+        start_s=float(fault.start_s),
+        end_s=None if fault.end_s is None else float(fault.end_s),
+        requests=rows["request"].size,
+        total_tok_s_per_gpu=_ratio(input_tokens + output_tokens, max(end_s - start_s, 0.0) * gpus),
+        hit_rate=_hit_rate(rows, input_tokens).total,
+        ttft_p99_s=percentiles(rows["first_token_s"] - rows["arrival_s"]).p99,
+        retried=int((rows["retries"] > 0).sum()),
+    )
+
+
+def _wear(use: SsdUse, duration_s: float) -> SsdWear:
+    """Life = bytes the drives may take / (bytes written a year x write amplification), the former being the rating over the warranty."""
+    a_day = _ratio(use.written_bytes * DAY_S, duration_s)
+    drives_a_day = None if a_day is None else a_day / use.capacity_bytes
+    rated = None if use.endurance_dwpd is None else use.endurance_dwpd * use.warranty_years
+    life = None if rated is None or drives_a_day is None else _ratio(rated, drives_a_day * use.waf)
+    return SsdWear(a_day, drives_a_day, life)
 
 
 def _throughput(total: Mapping[str, int], requests: int, duration_s: float, gpus: int) -> Throughput:

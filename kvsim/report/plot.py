@@ -35,6 +35,8 @@ TIERS = (
     ("ssd", "SSD", "#009E73", "///"),
     ("pool", "shared pool", "#CC79A7", "..."),
 )
+BETTER = "up and to the right is better"
+NUMBERED = f"numbers at the points: concurrency, that is sessions live at once · {BETTER}"
 X, Y = "interactivity_tok_s_user.p50", "throughput.total_tok_s_per_gpu"
 GREY = "#555555"
 INK = 0.7  # text is darker than the line it belongs to: thin strokes look paler
@@ -57,15 +59,15 @@ def write_plots(result: Result, directory: Path | str) -> list[Path]:
 def throughput_figure(points: Sequence[Point], title: str = "") -> Figure:
     """Throughput per GPU over interactivity p50: a line a variant through its concurrencies, each point labelled with its own.
 
-    Points that lack one of the two values interrupt their line and are named below the plot. Every other variant has hollow
-    markers, through which the points below them are seen.
+    A point without a concurrency (open loop) has the name of its variant alone. Points that lack one of the two values interrupt
+    their line and are named below the plot. Every other variant has hollow markers, through which the points below them are seen.
     """
     figure = Figure(figsize=(9, 6), dpi=DPI)
     axes = figure.add_axes((0.1, 0.13, 0.87, 0.73))
     _title(
         figure,
         title or "Throughput against interactivity",
-        "numbers at the points: concurrency, that is sessions live at once · up and to the right is better",
+        BETTER if _open_loop(points) else NUMBERED,
     )
     variants = _by_variant(points)
     shown = {name: np.array([[_number(p, X), _number(p, Y)] for p in its]) for name, its in variants.items()}
@@ -80,7 +82,8 @@ def throughput_figure(points: Sequence[Point], title: str = "") -> Figure:
             marker=MARKERS[i % len(MARKERS)], **_face(colour, hollow=i % 2 == 1),
         )  # fmt: skip
         there = np.flatnonzero(np.isfinite(at).all(axis=1))
-        labels += [_beside(at[k], _concurrency(variants[variant][k]), 18, colour, 8.5) for k in there]
+        numbered = [k for k in there if variants[variant][k].concurrency is not None]
+        labels += [_beside(at[k], _concurrency(variants[variant][k]), 18, colour, 8.5) for k in numbered]
         names += [_beside(at[there[-1]], _wrapped(variant), 90, colour, 10.5, bold=True)] if there.size else []
         lines += _unbroken(at)
     place_labels(figure, axes, [*labels, *names], lines, MARKER_PT + 2)
@@ -108,7 +111,7 @@ def hit_rate_figure(points: Sequence[Point], title: str = "") -> Figure:
         panel.set_title(_wrapped(variant), loc="left", fontsize=10.5, fontweight="bold", parse_math=False)
     for panel in panels[len(variants) :]:
         panel.set_visible(False)
-    figure.supxlabel("concurrency (sessions live at once)", fontsize=10)
+    figure.supxlabel("open loop: no fixed concurrency" if _open_loop(points) else "concurrency (sessions live at once)", fontsize=10)
     figure.supylabel("% of prompt tokens", fontsize=10)
     if variants:
         line, *bars = panels[0].get_legend_handles_labels()[0]
@@ -153,6 +156,10 @@ def _by_variant(points: Sequence[Point]) -> dict[str, list[Point]]:
     for point in points:
         variants.setdefault(point.variant, []).append(point)
     return {name: sorted(its, key=lambda p: -1 if p.concurrency is None else p.concurrency) for name, its in variants.items()}
+
+
+def _open_loop(points: Sequence[Point]) -> bool:
+    return bool(points) and all(point.concurrency is None for point in points)
 
 
 def _number(point: Point, path: str) -> float:

@@ -1,19 +1,20 @@
 """The terminal's answer to a run: one line a variant and concurrency, under a heading a variant.
 
 The layout spreads with the width it is given and closes up to about 100 columns with HBM and DRAM. Numbers are never cut: on a narrower
-terminal lines are longer than it. Columns of SSD and shared pool are there when a point has hits in them.
+terminal lines are longer than it. Columns of SSD and shared pool are there when a point has hits in them. Below the rows a line for
+each fault sets its own time beside the whole point, and one for each variant with SSDs tells of their wear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.metrics.declared import value
 from kvsim.metrics.result import Result
-from kvsim.metrics.summary import Point
+from kvsim.metrics.summary import FaultWindow, Point
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,8 @@ LEGEND = (
     "total: prompt + answer, cached or not · uncached: prompt no cache had · TTFT: time to first token",
     f"interactivity: speed one user sees · ideal: with an infinite cache (theoretical) · {NO_VALUE}: not measured",
 )
+FAULT_FIGURES = ("tok/s/GPU", "hit rate, %", "TTFT p99, s")
+CONCURRENCY_WIDTH = 7  # that of its head, so that both tables start alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,11 @@ def results_text(points: Sequence[Point], width: int) -> Text:
         text.append(f"{variant}\n", style="bold cyan")
         for point in its:
             text.append(layout.row(point) + "\n")
+    for line, style in _fault_lines(variants):
+        text.append(line.rstrip() + "\n", style=style)
     text.append("\n".join(["", *LEGEND]), style="dim")
+    for line in _wear(variants):
+        text.append(f"\n{line}", style="dim")
     for note in _notes(points):
         text.append(f"\n{note}", style="yellow")
     return text
@@ -165,6 +172,51 @@ def _cell(point: Point, column: _Column) -> str:
     return NO_VALUE if number is None else column.show(number)
 
 
+def _fault_lines(variants: Mapping[str, Sequence[Point]]) -> Iterator[tuple[str, str]]:
+    """(line, style) of the table of faults, none where nothing failed."""
+    rows = {name: cells for name, its in variants.items() if (cells := [_fault_cells(p, fault) for p in its for fault in p.faults])}
+    if not rows:
+        return
+    heads = [" " * CONCURRENCY_WIDTH, "fault", *["during", "whole"] * len(FAULT_FIGURES), "requests", "retried"]
+    widths = [max(map(len, column)) for column in zip(heads, *chain.from_iterable(rows.values()), strict=True)]
+    titles = [" " * (widths[0] + 2 + widths[1])]
+    titles += [f" {title} ".center(widths[2 + 2 * i] + 2 + widths[3 + 2 * i], "─") for i, title in enumerate(FAULT_FIGURES)]
+    yield "", ""
+    yield "  ".join(titles), "bold"
+    yield _fault_row(heads, widths), "bold"
+    for variant, cells in rows.items():
+        yield variant, "bold cyan"
+        for row in cells:
+            yield _fault_row(row, widths), ""
+
+
+def _fault_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    concurrency, fault, *numbers, requests, retried = (cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    pairs = [f"{during}  {overall}" for during, overall in zip(numbers[::2], numbers[1::2], strict=True)]
+    return "  ".join([f"{concurrency}  {fault.strip().ljust(widths[1])}", *pairs, f"{requests}  {retried}"])
+
+
+def _fault_cells(point: Point, fault: FaultWindow) -> list[str]:
+    end = f"from {_seconds(fault.start_s)} s" if fault.end_s is None else f"{_seconds(fault.start_s)} to {_seconds(fault.end_s)} s"
+    figures = (
+        (_three_digits, fault.total_tok_s_per_gpu, point.throughput.total_tok_s_per_gpu),
+        (_percent, fault.hit_rate, point.hit_rate.total),
+        (_three_digits, fault.ttft_p99_s, point.ttft_s.p99),
+    )
+    shown = [NO_VALUE if number is None else show(number) for show, *pair in figures for number in pair]
+    return [_concurrency(point), f"{fault.what}, {end}", *shown, _count(fault.requests), _count(fault.retried)]
+
+
+def _wear(variants: Mapping[str, Sequence[Point]]) -> Iterator[str]:
+    """The hardest point of each variant whose SSDs were measured."""
+    for variant, its in variants.items():
+        worn = [(ssd.drive_writes_per_day or 0.0, p, ssd) for p in its if (ssd := p.ssd) and ssd.drive_writes_per_day is not None]
+        if worn:
+            writes, point, ssd = max(worn, key=lambda one: one[0])
+            life = "" if ssd.life_years is None else f", worn out in {_three_digits(ssd.life_years)} years"
+            yield f"SSD wear: {variant} at {_concurrency(point)}: {_three_digits(writes)} drive writes a day{life}"
+
+
 def _notes(points: Sequence[Point]) -> list[str]:
     """What the numbers alone would hide."""
     notes = []
@@ -180,8 +232,16 @@ def _notes(points: Sequence[Point]) -> list[str]:
 
 
 def _place(point: Point, count: int | None) -> str:
-    concurrency = NO_VALUE if point.concurrency is None else str(point.concurrency)
-    return concurrency if count is None else f"{concurrency} ({count:,})"
+    return _concurrency(point) if count is None else f"{_concurrency(point)} ({count:,})"
+
+
+def _concurrency(point: Point) -> str:
+    return NO_VALUE if point.concurrency is None else _count(point.concurrency)
+
+
+def _seconds(seconds: float) -> str:
+    """To the millisecond, as far as it is not zeros."""
+    return f"{seconds:,.3f}".rstrip("0").rstrip(".")
 
 
 def _count(number: float) -> str:

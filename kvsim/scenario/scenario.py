@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, model_validator
 
 from kvsim.scenario import document
+from kvsim.scenario.base import Model
+from kvsim.scenario.cluster import Cluster
 from kvsim.scenario.document import Where
-from kvsim.scenario.models import Cluster, Model, Workload
+from kvsim.scenario.mistakes import mistake
+from kvsim.scenario.models import Fault, Workload
 from kvsim.scenario.parts import Part
 
 BASE = "base"
@@ -22,7 +25,27 @@ class Scenario(Model):
     seed: Annotated[int, Field(ge=0)] = 0
     workload: Workload
     cluster: Cluster
+    faults: list[Fault] = Field(default_factory=list)
     variants: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _faults_hit_something(self) -> Scenario:
+        nodes, tiers = self.cluster.nodes, self.cluster.tiers
+        found = []
+        for i, fault in enumerate(self.faults):
+            if fault.node is not None and fault.node >= nodes:
+                counted = "there is one node, number 0" if nodes == 1 else f"the nodes are numbered 0 to {nodes - 1}"
+                found.append(mistake(f"there is no node {fault.node}: {counted}", ("faults", i, "node")))
+            if fault.kind in ("ssd-slow", "ssd-full") and tiers.ssd is None:
+                found.append(mistake("there is no SSD (cluster.tiers.ssd)", ("faults", i, "kind")))
+            if fault.kind == "pool-lost" and tiers.pool is None:
+                found.append(mistake("there is no shared pool (cluster.tiers.pool)", ("faults", i, "kind")))
+            if fault.link == "nic" and tiers.pool is None and self.cluster.split is None:
+                found.append(mistake("nothing goes over the NICs: there is neither a shared pool nor a split", ("faults", i, "link")))
+            if fault.link == "host" and tiers.dram is None:
+                found.append(mistake("nothing goes over the host links: there is no DRAM tier", ("faults", i, "link")))
+        self.refuse(*found)
+        return self
 
     def arms(self) -> list[tuple[str, Scenario]]:
         """(name, scenario without variants) of every variant, in their order; without variants the one arm is called `base`."""

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from kvsim.cache.offload import OFFLOAD, Connector, HostTier
-from kvsim.engine.state import IDLE
 from kvsim.engine.step_time.linear import Linear
 from kvsim.engine.vllm import Batch, Chains, EngineConfig, VllmEngine
 from kvsim.errors import TraceError
@@ -81,10 +80,10 @@ def verify_case(path: Path) -> Verdict:
 
 def _replay(expected: dict[str, Any], trace: list[dict[str, Any]], order: int) -> Verdict:
     engine = build(expected, trace, order)
-    reason = engine.advance(np.inf)
+    engine.advance(np.inf)
     engine.check()
     rows = {int(row.tag): row for row in engine.harvest().view(np.recarray)}
-    difference = None if reason == IDLE else "the engine stopped with requests left"
+    difference = None if engine.idle else "the engine stopped with requests left"
     difference = difference or _compare(expected, rows, _totals(engine, rows, trace))
     return Verdict(expected["case"], expected["exact"], len(trace), int(engine.e.state.steps[0]), order, difference)
 
@@ -159,7 +158,7 @@ def read_trace(path: Path) -> list[dict[str, Any]]:
 
 
 def _totals(engine: VllmEngine, rows: dict[int, Any], trace: list[dict[str, Any]]) -> dict[str, float]:
-    state, channels = engine.e.state[0], engine.e.transfers.channels
+    state, moved = engine.e.state[0], engine.e.transfers.link.way.blocks
     return {
         "requests": len(rows),
         "steps": int(state.steps),
@@ -168,8 +167,8 @@ def _totals(engine: VllmEngine, rows: dict[int, Any], trace: list[dict[str, Any]
         "cached_tokens": sum(int(r.hbm_tokens + r.host_tokens) for r in rows.values()),
         "host_tokens": sum(int(r.external) for r in rows.values()),
         "preemptions": sum(int(r.preemptions) for r in rows.values()),
-        "stored_blocks": int(channels.blocks[0]),
-        "loaded_blocks": int(channels.blocks[1]),
+        "stored_blocks": int(moved[0]),
+        "loaded_blocks": int(moved[1]),
     }
 
 

@@ -80,6 +80,18 @@ def test_fields_of_the_wrong_kind_are_refused() -> None:
         build(Hardware, Entry("x", fields))
 
 
+def test_mistakes_in_a_curve_name_their_point(tmp_path: Path) -> None:
+    curve = "  dma:\n    up:\n      4KiB: 1GB/s\n      2KiB: 3GB/s\n"
+    for old, new, message in (
+        ("  date", curve + "  date", "links.yaml:10: fast.dma.up.2KiB: sizes must be more than 0 and increase, got '2KiB'"),
+        ("  date", curve.replace("2KiB: 3", "8KiB: 0") + "  date", "links.yaml:10: fast.dma.up.8KiB: must be more than 0, got '0GB/s'"),
+        ("  date", "  kernel: {up: {4KiB: 1GB/s}}\n  date", "links.yaml:7: fast.kernel.down: is missing"),
+    ):
+        with pytest.raises(CatalogError) as raised:
+            load(tmp_path, GOOD.replace(old, new))
+        assert str(raised.value) == message
+
+
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda p: p.name)
 def test_own_files_have_their_sources(path: Path) -> None:
     for entry in read(path).values():

@@ -106,5 +106,5 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 def test_schema_is_json_and_python_m_kvsim_is_kvsim() -> None:
     done = subprocess.run([sys.executable, "-m", "kvsim", "schema"], capture_output=True, text=True, check=True)
     schema = json.loads(done.stdout)
-    assert set(schema["properties"]) == {"name", "seed", "workload", "cluster", "variants"}
+    assert set(schema["properties"]) == {"name", "seed", "workload", "cluster", "faults", "variants"}
     assert done.stdout == kvsim("schema").stdout

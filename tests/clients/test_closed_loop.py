@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from kvsim.cache.offload import OFFLOAD, Connector, HostTier
-from kvsim.cluster import Cluster
+from kvsim.cluster import Cluster, Plan
 from kvsim.engine.step_time.linear import Linear
-from kvsim.engine.vllm import Chains, EngineConfig, VllmEngine
+from kvsim.engine.vllm import Chains, Commons, EngineConfig, VllmEngine
 from kvsim.metrics.recorder import Recorder
+from kvsim.rng import stream
+from kvsim.router import ROUTER, Setting
+from kvsim.workload.clients.closed_loop import ClosedLoop
 from kvsim.workload.clients.plan import SessionPlan
 from kvsim.workload.load import load
 from kvsim.workload.workload import Workload
@@ -47,17 +50,41 @@ def cluster(
     blocks: int = 1000,
     host: tuple[str, int] | None = None,
 ) -> Cluster:
-    def engine() -> VllmEngine:
+    commons = Commons(workload.unique_ids)
+
+    def engine(worker: int) -> VllmEngine:
         connector = OFFLOAD[host[0]]().connector(HostTier(host[1], "lru", 0.25, 0.01, 0.01)) if host else Connector(HostTier(0))
         chains = Chains(workload.run_offset, workload.run_start, workload.run_length, workload.unique_ids)
-        config = EngineConfig(workload.block_tokens, blocks + 1, 64, 2048)
         return VllmEngine(
-            config, chains, Linear(STEP_S, 0.0, 0.0, 0.0).build(), connector, workload.unique_ids, int(workload.chain_blocks.max())
+            EngineConfig(workload.block_tokens, blocks + 1, 64, 2048),
+            chains,
+            Linear(STEP_S, 0.0, 0.0, 0.0).build(),
+            connector,
+            workload.unique_ids,
+            int(workload.chain_blocks.max()),
+            commons,
         )
 
     if budget is None and until == np.inf:
         budget = workload.sessions
-    return Cluster([engine() for _ in range(nodes)], workload, SessionPlan.of(workload), lanes, until, 0.0, budget)
+    duration = None if until == np.inf else until
+    plan = SessionPlan.of(workload)
+    setting = Setting(
+        nodes, "both", workload.block_tokens, blocks, 2048, workload.unique_ids, stream(0, "router"), lambda new, cached: 1.0, 0.0
+    )
+    return Cluster(
+        Plan(
+            engine=engine,
+            commons=commons,
+            node_of=range(nodes),
+            groups=np.stack([np.arange(nodes), np.arange(nodes) + 1], axis=1),
+            prefillers=None,
+            router=ROUTER["session-hash"]().build(setting),
+            second_router=None,
+            client=lambda env, server: ClosedLoop(env, workload, plan, server, lanes, budget, 0.0, duration),
+        ),
+        workload,
+    )
 
 
 def table(c: Cluster) -> dict[str, Any]:
@@ -168,7 +195,7 @@ def test_laws_hold_under_pressure_with_every_connector(tmp_path: Path, offload: 
     assert results[0][1] == 0
     assert results[1][1] > 0
     # A hit that is counted is a hit that is moved: what came up the link is what requests took from the host (whole blocks).
-    up = int(results[1][2].use().blocks[1]) * 16
+    up = int(results[1][2].use().ways["host"].blocks[1]) * 16
     assert up >= results[1][1]
 
 

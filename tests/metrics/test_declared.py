@@ -16,7 +16,7 @@ from kvsim.errors import UnknownNameError
 from kvsim.metrics.declared import METRICS, metric, value
 from kvsim.metrics.histogram import N_BINS
 from kvsim.metrics.recorder import COLUMNS
-from kvsim.metrics.summary import Economics, LinkUse, Point, SsdUse, Unfinished, Window, summarise
+from kvsim.metrics.summary import Economics, FaultSpan, LinkUse, Point, SsdUse, Unfinished, Window, summarise
 
 DOCS = Path(__file__).parents[2] / "docs" / "results.md"
 
@@ -34,7 +34,8 @@ def full_point(random_columns: Any) -> Point:
         transfers={"pcie": LinkUse(7, 1.0, counts)},
         evictions={"hbm": 3},
         unfinished=Unfinished(1, 2),
-        ssd=SsdUse(1, 2),
+        ssd=SsdUse(1, 2, 1.0),
+        faults=[FaultSpan("node 0 down", 10.0, 90.0)],
         simulated_s=100.0,
         wall_s=1.0,
     )
@@ -43,6 +44,8 @@ def full_point(random_columns: Any) -> Point:
 
 def leaves(tree: Any, path: str = "") -> Iterator[str]:
     for key, sub in tree.items():
+        if isinstance(sub, (list, tuple)):
+            sub = {str(i): part for i, part in enumerate(sub)}
         if isinstance(sub, dict):
             yield from leaves(sub, f"{path}{key}.")
         else:
@@ -50,8 +53,9 @@ def leaves(tree: Any, path: str = "") -> Iterator[str]:
 
 
 def test_the_declared_metrics_are_the_numbers_of_a_point(full_point: Point) -> None:
-    found = set(leaves(msgspec.to_builtins(full_point))) - {"variant", "concurrency"}
-    declared = {m.path.replace("transfers.*", "transfers.pcie").replace("evictions.*", "evictions.hbm") for m in METRICS}
+    found = set(leaves(msgspec.to_builtins(full_point))) - {"variant", "concurrency", "faults.0.what"}
+    named = {"transfers": "pcie", "evictions": "hbm", "faults": "0"}
+    declared = {m.path.replace("*", named.get(m.path.partition(".")[0], "*")) for m in METRICS}
     assert declared == found
     for path in declared:
         assert isinstance(value(full_point, path), (int, float)), path
@@ -72,10 +76,14 @@ def test_directions_of_the_pareto_axes() -> None:
 def test_values_are_those_of_the_point(full_point: Point) -> None:
     assert value(full_point, "ttft_s.p50") == full_point.ttft_s.p50
     assert value(full_point, "transfers.pcie.bytes") == 7
+    assert value(full_point, "faults.0.start_s") == 10.0
     assert value(replace(full_point, economics=None), "economics.margin") is None
 
 
-@pytest.mark.parametrize("path", ["ttft_s.p51", "ttft_s", "transfers.*.bytes", "variant", "requests.p50", "__class__"])
+@pytest.mark.parametrize(
+    "path",
+    ["ttft_s.p51", "ttft_s", "transfers.*.bytes", "variant", "requests.p50", "__class__", "faults.0", "faults.1.requests", "faults.0.what"],
+)
 def test_what_is_no_number_of_a_point_is_an_unknown_metric(path: str, full_point: Point) -> None:
     with pytest.raises(UnknownNameError):
         value(full_point, path)

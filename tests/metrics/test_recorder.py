@@ -94,7 +94,9 @@ def test_time_going_back_breaks_the_law_of_time(times: dict[str, float], row: An
         recorder.check()
 
 
-@pytest.mark.parametrize("name", ["output_tokens", "recomputed_tokens", "theoretical_tokens", "preemptions", "load_s"])
+@pytest.mark.parametrize(
+    "name", ["output_tokens", "recomputed_tokens", "theoretical_tokens", "preemptions", "retries", "load_s", "transfer_s"]
+)
 def test_negative_counts_break_the_law_of_sign(name: str, row: Any) -> None:
     recorder = Recorder()
     recorder.append(**row(**GOOD | {name: -1}))
@@ -104,7 +106,7 @@ def test_negative_counts_break_the_law_of_sign(name: str, row: Any) -> None:
 
 def test_a_rejected_request_did_nothing_whatever_was_said_of_it(row: Any) -> None:
     recorder = Recorder()
-    said = GOOD | {"scheduled_s": -1.0, "first_token_s": -1.0, "recomputed_tokens": -10, "rejected": True}
+    said = GOOD | {"scheduled_s": -1.0, "first_token_s": -1.0, "recomputed_tokens": -10, "transfer_s": -1.0, "retries": 2, "rejected": True}
     recorder.append(**row(**GOOD))
     recorder.append(**row(**said))
     recorder.append(**row(**GOOD))
@@ -113,6 +115,7 @@ def test_a_rejected_request_did_nothing_whatever_was_said_of_it(row: Any) -> Non
     assert np.isnan(second["scheduled_s"]) and np.isnan(second["first_token_s"])
     assert second["computed_tokens"] == second["recomputed_tokens"] == second["missed_cold"] == 0
     assert (second["input_tokens"], second["output_tokens"], second["finish_s"]) == (10, 1, 2.0)
+    assert (second["retries"], second["transfer_s"]) == (2, 0.0)
     assert recorder.table()["computed_tokens"].tolist() == [10, 0, 10]
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsim.metrics import result as module
+from kvsim.metrics.files import write_atomically
 from kvsim.metrics.histogram import N_BINS
 from kvsim.metrics.recorder import COLUMNS
 from kvsim.metrics.result import Result, ResultError
-from kvsim.metrics.summary import LinkUse, Unfinished, Window, summarise
+from kvsim.metrics.summary import FaultSpan, LinkUse, SsdUse, Unfinished, Window, summarise
 
 NAMES = [("HBM only", 1), ("HBM only", 16), ("HBM + DRÄM", 1), ("open loop", None)]
+DOWN = FaultSpan("node 1 down", 20, 40)
+FAULTS = [(), (DOWN, FaultSpan("slow", 95, None)), (), (DOWN,)]
 
 
 @pytest.fixture
@@ -26,10 +28,10 @@ def result(random_columns: Any) -> Result:
     points = tuple(
         summarise(
             its, Window(10, 90), variant=variant, concurrency=concurrency, gpus=8, itl_counts=np.ones(N_BINS, np.int64),
-            transfers={"pcie": LinkUse(5, 1.0, np.zeros(N_BINS, np.int64))}, evictions={"hbm": 1}, unfinished=Unfinished(0, 1), ssd=None,
-            simulated_s=90.0, wall_s=0.25,
+            transfers={"pcie": LinkUse(5, 1.0, np.zeros(N_BINS, np.int64))}, evictions={"hbm": 1}, unfinished=Unfinished(0, 1),
+            ssd=SsdUse(5, 10, 1.0) if variant == "HBM only" else None, faults=faults, simulated_s=90.0, wall_s=0.25,
         )
-        for (variant, concurrency), its in zip(NAMES, columns, strict=True)
+        for (variant, concurrency), its, faults in zip(NAMES, columns, FAULTS, strict=True)
     )  # fmt: skip
     return Result(
         "1.2.3", {"name": "test", "seed": 42, "cluster": {"tiers": {"ssd": None}}}, points, "name: test\nseed: 42\n", tuple(columns)
@@ -83,7 +85,7 @@ def test_the_summary_is_strict_json_with_the_keys_of_the_contract(result: Result
     assert list(empty) == [
         "variant", "concurrency", "duration_s", "requests", "sessions", "input_tokens", "output_tokens", "throughput", "ttft_s", "tpot_s",
         "itl_s", "e2e_s", "queue_s", "interactivity_tok_s_user", "hit_rate", "prefill_tokens", "missed", "preemptions", "rejected",
-        "unfinished", "transfers", "evictions", "ssd_writes_per_day", "economics", "simulated_s", "wall_s",
+        "unfinished", "transfers", "evictions", "ssd_writes_per_day", "ssd", "faults", "economics", "simulated_s", "wall_s",
     ]  # fmt: skip
     assert set(empty["throughput"]) == {
         "total_tok_s_per_gpu", "input_tok_s_per_gpu", "output_tok_s_per_gpu", "uncached_input_tok_s_per_gpu", "requests_s",
@@ -93,7 +95,15 @@ def test_the_summary_is_strict_json_with_the_keys_of_the_contract(result: Result
     assert set(empty["prefill_tokens"]) == {"computed", "saved", "recomputed"}
     assert set(empty["missed"]) == {"cold", "evicted", "elsewhere", "pending", "too_late", "partial_block", "not_stored"}
     assert empty["transfers"] == {"pcie": {"bytes": 5, "busy": 1 / 80, "queue_p99_s": None}}
-    assert document["points"][3]["concurrency"] is None
+    assert document["points"][3]["concurrency"] is None and document["points"][3]["ssd"] is None
+    assert set(empty["ssd"]) == {"written_bytes_per_day", "drive_writes_per_day", "life_years"}
+    assert empty["ssd"]["drive_writes_per_day"] == empty["ssd_writes_per_day"] == 5 * 86400 / 80 / 10
+    assert empty["faults"] == [
+        {"what": "node 1 down", "start_s": 20, "end_s": 40, "requests": 0, "total_tok_s_per_gpu": 0, "hit_rate": None, "ttft_p99_s": None,
+         "retried": 0},
+        {"what": "slow", "start_s": 95, "end_s": None, "requests": 0, "total_tok_s_per_gpu": None, "hit_rate": None, "ttft_p99_s": None,
+         "retried": 0},
+    ]  # fmt: skip
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
@@ -105,7 +115,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> N
         raise OSError("disk full")
 
     with pytest.raises(OSError, match="disk full"):
-        module._write_atomically(path, half)
+        write_atomically(path, half)
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
@@ -124,7 +134,7 @@ def test_points_of_one_name_and_missing_columns_are_refused(result: Result, tmp_
         (lambda text: text[:-20], r"summary\.json:\d\d+:\d+: Input data was truncated"),
         (lambda text: text.replace('"requests": 0', '"requests": x'), r"summary\.json:\d+:\d+: JSON is malformed"),
         (lambda text: text.replace('"requests": 0', '"requests": "x"'), r"Expected `int`, got `str` - at `\$\.points\[1\]\.requests`"),
-        (lambda text: text.replace('"requests": 0', '"request": 0'), r"missing required field `requests` - at `\$\.points\[1\]`"),
+        (lambda text: text.replace('"requests": 0', '"request": 0', 1), r"missing required field `requests` - at `\$\.points\[1\]`"),
         (lambda text: text.replace('"ttft_s": {', '"ttft_s": {"p42": 1,', 1), r"unknown key \$\.points\[0\]\.ttft_s\.p42"),
         (lambda text: "", r"summary\.json:1:1: "),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import msgspec
@@ -13,9 +13,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.metrics.histogram import N_BINS
-from kvsim.metrics.summary import Interactivity, LinkUse, Percentiles, Point, SsdUse, Transfer, Unfinished, Window, percentiles, summarise
+from kvsim.metrics.summary import (
+    FaultSpan,
+    FaultWindow,
+    Interactivity,
+    LinkUse,
+    Percentiles,
+    Point,
+    SsdUse,
+    SsdWear,
+    Transfer,
+    Unfinished,
+    Window,
+    percentiles,
+    summarise,
+)
 
 EMPTY = np.zeros(N_BINS, np.int64)
+near: Any = pytest.approx
 NONE = Percentiles(None, None, None, None, None)
 
 
@@ -36,6 +51,7 @@ def point(columns: Any, window: Window, **given: Any) -> Point:
         "evictions": {},
         "unfinished": Unfinished(0, 0),
         "ssd": None,
+        "faults": (),
         "simulated_s": 30.0,
         "wall_s": 0.5,
     }
@@ -89,7 +105,7 @@ def test_the_worked_example(worked: Any) -> None:
     assert (m.cold, m.evicted, m.partial_block) == pytest.approx((0.175, 0.05, 0.1))
     assert m.elsewhere == m.pending == m.too_late == m.not_stored == 0
     assert (p.preemptions, p.rejected, p.unfinished, p.evictions) == (1, 1, Unfinished(2, 3), {"hbm": 12})
-    assert (p.economics, p.ssd_writes_per_day, p.simulated_s, p.wall_s) == (None, None, 30.0, 0.5)
+    assert (p.economics, p.ssd_writes_per_day, p.ssd, p.faults, p.simulated_s, p.wall_s) == (None, None, None, (), 30.0, 0.5)
 
 
 def test_interactivity_inverts_the_slow_tail() -> None:
@@ -108,10 +124,11 @@ def test_with_nothing_finished_rates_are_zero_and_ratios_null() -> None:
 
 
 def test_a_window_of_no_length_has_no_rates(worked: Any) -> None:
-    p = point(worked, Window(12, 12), transfers={"pcie": LinkUse(5, 0.0, EMPTY)}, ssd=SsdUse(10, 100))
+    p = point(worked, Window(12, 12), transfers={"pcie": LinkUse(5, 0.0, EMPTY)}, ssd=SsdUse(10, 100, 1.0))
     assert p.requests == 1 and p.duration_s == 0
     assert set(msgspec.to_builtins(p.throughput).values()) == {None}
     assert p.transfers == {"pcie": Transfer(5, None, None)} and p.ssd_writes_per_day is None
+    assert p.ssd == SsdWear(None, None, None)
     with pytest.raises(ValueError, match="must not end before it starts"):
         Window(2, 1)
 
@@ -129,19 +146,82 @@ def test_links_and_ssd(worked: Any) -> None:
         worked,
         Window(10, 20),
         transfers={"pcie5 down": LinkUse(1 << 40, 2.5, waits), "pcie5 up": LinkUse(0, 0.0, bins(*[0.5] * 3))},
-        ssd=SsdUse(written_bytes=500, capacity_bytes=1000),
+        ssd=SsdUse(written_bytes=500, capacity_bytes=1000, endurance_dwpd=None),
     )
     assert p.transfers["pcie5 down"] == Transfer(1 << 40, 0.25, 0.0)
     assert p.transfers["pcie5 up"].queue_p99_s == pytest.approx(0.5, rel=0.005)
     # Half the drive in 10 s is 4,320 drives a day.
     assert p.ssd_writes_per_day == pytest.approx(4320)
+    assert p.ssd == SsdWear(near(4_320_000), near(4320), None)
+
+
+def test_wear_of_a_drive_that_takes_what_a_node_prefills() -> None:
+    # 20k new tokens/s of 38 kB fill a drive of 7.68 TB 8.55 times a day: rated for one a day over five years, it lasts 7 months.
+    use = SsdUse(written_bytes=20_000 * 38_000 * 3600, capacity_bytes=7_680_000_000_000, endurance_dwpd=1.0)
+    wear = point(_columns_of(0), Window(0, 3600), ssd=use).ssd
+    assert wear == SsdWear(near(6.5664e13), near(8.55), near(5 / 8.55))
+    twice = point(_columns_of(0), Window(0, 3600), ssd=replace(use, waf=2.0, warranty_years=3.0)).ssd
+    assert twice == SsdWear(near(6.5664e13), near(8.55), near(3 / 8.55 / 2))
+    idle = point(_columns_of(0), Window(0, 3600), ssd=replace(use, written_bytes=0)).ssd
+    assert idle == SsdWear(0.0, 0.0, None)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"capacity_bytes": 0}, {"endurance_dwpd": 0.0}, {"waf": -1.0}, {"warranty_years": float("nan")}, {"written_bytes": -1}]
+)
+def test_a_drive_that_cannot_be_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        replace(SsdUse(1, 1, 1.0), **wrong)
+
+
+def test_faults_have_the_figures_of_their_time(worked: Any) -> None:
+    worked["retries"][[0, 1, 4, 5]] = (9, 1, 2, 9)
+    faults = (
+        FaultSpan("node 1 down", 12, 15),
+        FaultSpan("SSD slow", 16, None),
+        FaultSpan("pool lossy", 0, 12),
+        FaultSpan("over before", 0, 5),
+        FaultSpan("after the end", 25, 30),
+    )
+    down, slow, lossy, before, after = point(worked, Window(10, 20), faults=faults).faults
+    # The requests that end at 12 and 15 s; of TTFT 2 and 4 s the p99 lies 0.99 of the way. The one rejected at 13 s is none of them.
+    assert down == FaultWindow(
+        "node 1 down", 12.0, 15.0, requests=2, total_tok_s_per_gpu=near(206 / 3 / 2), hit_rate=near(120 / 200),
+        ttft_p99_s=near(3.98), retried=1,
+    )  # fmt: skip
+    # One that never ends is measured to the end of the window; the request that ends at 20.001 s is past it.
+    assert slow == FaultWindow(
+        "SSD slow", 16.0, None, requests=1, total_tok_s_per_gpu=near(208 / 4 / 2), hit_rate=near(0.75),
+        ttft_p99_s=near(1.0), retried=1,
+    )  # fmt: skip
+    # The request that ended at 9.999 s was warm-up.
+    assert (lossy.start_s, lossy.end_s, lossy.requests) == (0.0, 12.0, 1)
+    assert lossy.total_tok_s_per_gpu == pytest.approx(105 / 2 / 2)
+    for unmeasured in (before, after):
+        assert (unmeasured.requests, unmeasured.retried) == (0, 0)
+        assert unmeasured.total_tok_s_per_gpu is unmeasured.hit_rate is unmeasured.ttft_p99_s is None
+
+
+def test_a_fault_of_the_whole_window_is_the_point(worked: Any) -> None:
+    p = point(worked, Window(10, 20), faults=[FaultSpan("all", 0, 99)])
+    (fault,) = p.faults
+    assert (fault.requests, fault.total_tok_s_per_gpu) == (p.requests, p.throughput.total_tok_s_per_gpu)
+    assert (fault.hit_rate, fault.ttft_p99_s) == (p.hit_rate.total, p.ttft_s.p99)
+
+
+@pytest.mark.parametrize("wrong", [("x", 2, 1), ("x", float("nan"), 1), ("", 0, 1)])
+def test_a_fault_has_a_name_and_ends_after_it_starts(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="fault"):
+        FaultSpan(*wrong)
 
 
 @given(st.integers(0, 40), st.integers(0, 1000), st.floats(0, 100), st.floats(0, 100))
 def test_what_holds_for_any_rows_and_window(n: int, seed: int, a: float, b: float) -> None:
     columns = _columns_of(n, seed)
     window = Window(min(a, b), max(a, b))
-    p = point(columns, window)
+    middle = (window.start_s + window.end_s) / 2
+    p = point(columns, window, faults=[FaultSpan("first", -1, np.nextafter(middle, -1)), FaultSpan("second", middle, None)])
+    assert sum(fault.requests for fault in p.faults) == p.requests
     inside = [window.start_s <= t <= window.end_s for t in columns["finish_s"]]
     assert p.requests + p.rejected == sum(inside)
     assert p.prefill_tokens.computed + p.prefill_tokens.saved == p.input_tokens

@@ -139,7 +139,21 @@ def test_both_files_come_out_whatever_the_points(points: Any, make: Any, tmp_pat
     assert all(path.read_bytes().startswith(PNG) for path in paths)
     measured = [p for p in built if None not in (p.throughput.total_tok_s_per_gpu, p.interactivity_tok_s_user.p50)]
     figure = throughput_figure(built)
-    assert sum(text in {str(p.concurrency) for p in built} | {NO_VALUE} for text in inside(figure)) == len(measured)
+    numbered = [p for p in measured if p.concurrency is not None]
+    assert sum(text in {str(p.concurrency) for p in numbered} for text in inside(figure)) == len(numbered)
+
+
+def test_open_loop_points_have_their_variants_names_only(make: Any) -> None:
+    points = [make("HBM only", None, 3100, 22), make("HBM + DRAM", None, 9100, 41, hits=(0.3, 0.4, 0.1, 0.1))]
+    figure = throughput_figure(points)
+    assert sorted(inside(figure)) == ["HBM + DRAM", "HBM only"] and overlapping(figure) == []
+    assert not any("concurrency" in t.get_text() for t in figure.texts)
+    hits = hit_rate_figure(points)
+    assert [[t.get_text() for t in axes.get_xticklabels()] for axes in hits.axes] == [[NO_VALUE], [NO_VALUE]]
+    assert hits.get_supxlabel() == "open loop: no fixed concurrency"
+    both = throughput_figure([*points, make("closed", 8, 5000, 30)])
+    assert sorted(inside(both)) == ["8", "HBM + DRAM", "HBM only", "closed"]
+    assert any("concurrency" in t.get_text() for t in both.texts)
 
 
 @pytest.mark.parametrize("draw", [throughput_figure, hit_rate_figure])

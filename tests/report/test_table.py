@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from kvsim.metrics.result import Result
+from kvsim.metrics.summary import FaultWindow, SsdWear
 from kvsim.report.table import LEGEND, NO_VALUE, results_text, show_results
 
 
@@ -90,6 +92,51 @@ def test_rejections_are_told_below(make: Any) -> None:
     text = results_text([make("a", 1), make("a", 8, rejected=3), make("a", 16, rejected=1200), make("b", 8, rejected=1)], 160).plain
     assert "note: requests rejected, too large for HBM (in no other figure): a at 8 (3), 16 (1,200); b at 8 (1)" in text
     assert "rejected" not in results_text([make("a", 1)], 160).plain
+
+
+FAULTS = (
+    FaultWindow("node 1 down", 600.0, 900.0, 1137, 8012.3, 0.71, 41.23, 4),
+    FaultWindow("SSD slow", 1800.5, None, 37, 11012.3, 0.904, 9.3, 0),
+    FaultWindow("pool lossy", 0.0, 30.0001, 0, None, None, None, 0),
+)
+
+
+@pytest.mark.parametrize("width", [100, 160])
+def test_faults_stand_below_the_rows_beside_the_whole_point(width: int, busy: Any, make: Any) -> None:
+    points = [make("HBM only", 16), replace(busy, faults=FAULTS), make("open", None, 100.0, faults=FAULTS[:1])]
+    lines = results_text(points, width).plain.split(LEGEND[0])[0].splitlines()
+    first = lines.index("HBM + DRAM", lines.index("HBM + DRAM") + 1)
+    below = [re.split(r"\s{2,}", line.strip()) for line in lines[first:]]
+    assert below[:6] == [
+        ["HBM + DRAM"],
+        ["16", "node 1 down, 600 to 900 s", "8,012", "12,011", "71.0", "90.2", "41.2", "1,234", "1,137", "4"],
+        ["16", "SSD slow, from 1,800.5 s", "11,012", "12,011", "90.4", "90.2", "9.30", "1,234", "37", "0"],
+        ["16", "pool lossy, 0 to 30 s", NO_VALUE, "12,011", NO_VALUE, "90.2", NO_VALUE, "1,234", "0", "0"],
+        ["open"],
+        [NO_VALUE, "node 1 down, 600 to 900 s", "8,012", "100", "71.0", "95.0", "41.2", "3.00", "1,137", "4"],
+    ]
+    assert max(map(len, lines)) <= width
+    numbers = [line for line in lines[first - 1 :] if len(line) > len("HBM + DRAM")]
+    assert len({len(line) for line in numbers}) == 1
+
+
+def test_without_faults_there_is_no_table_of_them(cliff: Any) -> None:
+    assert "fault" not in results_text(cliff, 160).plain
+
+
+def test_wear_is_told_of_the_hardest_point_of_each_variant(make: Any) -> None:
+    points = [
+        make("HBM only", 1),
+        make("SSD", 1, ssd=SsdWear(1e12, 0.1, 50.0)),
+        make("SSD", 8, ssd=SsdWear(8.6e13, 8.6, 5 / 8.6)),
+        make("unrated", None, ssd=SsdWear(1e12, 0.1, None)),
+        make("no window", 1, ssd=SsdWear(None, None, None)),
+    ]
+    said = [line for line in results_text(points, 100).plain.splitlines() if line.startswith("SSD wear")]
+    assert said == [
+        "SSD wear: SSD at 8: 8.60 drive writes a day, worn out in 0.581 years",
+        f"SSD wear: unrated at {NO_VALUE}: 0.100 drive writes a day",
+    ]
 
 
 def test_in_a_pipe_there_are_no_colours_and_no_cuts(busy: Any, cliff: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_defaults_are_vllms(write: Write) -> None:
     assert (c.nodes, c.gpus_per_node, c.gpu_memory_utilization, c.weight_dtype, c.kv_dtype) == (1, 1, 0.92, "auto", "auto")
     assert (c.engine.block_tokens, c.engine.max_num_seqs, c.engine.max_num_batched_tokens) == (16, "auto", "auto")
     assert (c.tiers.hbm.capacity, c.tiers.hbm.eviction, c.tiers.dram, c.tiers.ssd) == ("auto", "lru", None, None)
-    assert (c.router.policy, c.step_time.name) == ("session-hash", "roofline")
+    assert (c.router.name, c.step_time.name) == ("session-hash", "roofline")
     clients = s.workload.clients
     assert (clients.mode, clients.concurrency, clients.duration, clients.warmup, clients.max_sessions) == (
         "closed-loop",

@@ -18,6 +18,7 @@ from kvsim.cache.eviction import EVICTION
 from kvsim.cache.offload import OFFLOAD
 from kvsim.cli.main import kvsim
 from kvsim.engine.step_time import STEP_TIME
+from kvsim.router import ROUTER
 from kvsim.scenario import Scenario, document, load
 from kvsim.workload.synthetic import SYNTHETIC
 
@@ -25,9 +26,8 @@ NAMES = st.text(min_size=1, max_size=20)
 COUNTS = st.integers(1, 10**6)
 SHARES = st.floats(0.01, 1.0)
 SECONDS = st.sampled_from([0, "0s", "1.5ms", "3600s", "1h", "0.1s", "7d"]) | st.floats(1e-6, 1e6).map(lambda x: f"{x!r}s")
-CAPACITIES = st.sampled_from(["64GiB", "1.5TB", 0, "3.2M tokens", "800 blocks", "17 tokens"]) | st.integers(1, 10**15).map(
-    lambda n: f"{n}B"
-)
+COUNTED = st.sampled_from([0, "3.2M tokens", "800 blocks", "17 tokens"])
+CAPACITIES = COUNTED | st.sampled_from(["64TiB", "1.5PB"]) | st.integers(10**13, 10**16).map(lambda n: f"{n}B")
 
 
 def optional(required: dict[str, Any], others: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -50,7 +50,24 @@ OFFLOADS = st.sampled_from(list(OFFLOAD)) | st.fixed_dictionaries(
 )
 LINEAR = ("base", "per_prefill_token", "per_decode_seq", "per_context_token")
 STEP_TIMES = st.just("roofline") | st.fixed_dictionaries({"model": st.just("linear"), **dict.fromkeys(LINEAR, st.floats(0, 1))})
-DRAM = optional({"capacity": CAPACITIES}, {"offload": OFFLOADS, "link": LINKS})
+DRAM = optional(
+    {"capacity": CAPACITIES},
+    {
+        "offload": OFFLOADS,
+        "link": LINKS,
+        "layout": st.sampled_from(["layer-wise", "layer-joint", "cross-layer"]),
+        "copy_by": st.sampled_from(["auto", "dma"]),
+        "layerwise": st.booleans(),
+    },
+)
+NATIVE = optional({"capacity": CAPACITIES}, {"offload": st.just("vllm-native")})
+SSD = optional({"capacity": CAPACITIES}, {"drives": COUNTS, "gds": st.booleans(), "endurance": st.none() | st.floats(0.1, 30)})
+POOL = optional({"capacity": CAPACITIES}, {"replicas": st.integers(1, 3), "lease": SECONDS, "high_water": SHARES, "evict_share": SHARES})
+BELOW = optional({"dram": NATIVE}, {"ssd": SSD, "pool": POOL})
+ROUTERS = st.sampled_from(list(ROUTER)) | st.fixed_dictionaries(
+    {"policy": st.just("dynamo-kv")},
+    optional={"temperature": st.floats(0, 2), "view": st.sampled_from(["events", "approximate", "oracle"])},
+)
 OVERRIDES = st.fixed_dictionaries(
     {},
     optional={
@@ -79,9 +96,15 @@ def scenarios(draw: st.DrawFn) -> dict[str, Any]:
             "kv_dtype": st.sampled_from(["auto", "bf16", "fp8"]),
             "gpu_memory_utilization": SHARES,
             "engine": optional(
-                {}, {"block_tokens": COUNTS, "max_num_seqs": st.just("auto") | COUNTS, "long_prefill_token_threshold": st.integers(0, 9)}
+                {},
+                {
+                    "block_tokens": st.integers(1, 4096),
+                    "max_num_seqs": st.just("auto") | COUNTS,
+                    "long_prefill_token_threshold": st.integers(0, 9),
+                },
             ),
-            "tiers": optional({}, {"hbm": optional({}, {"capacity": st.just("auto") | CAPACITIES}), "dram": st.none() | DRAM}),
+            "router": ROUTERS,
+            "tiers": BELOW | optional({}, {"hbm": optional({}, {"capacity": st.just("auto") | COUNTED}), "dram": st.none() | DRAM}),
             "step_time": STEP_TIMES,
         },
     )

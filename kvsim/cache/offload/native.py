@@ -27,16 +27,26 @@ from kvsim.cache.eviction.lru import idle as evict_idle
 from kvsim.cache.eviction.lru import insert as evict_insert
 from kvsim.cache.eviction.lru import missed as evict_missed
 from kvsim.cache.eviction.lru import victims as evict_victims
-from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
+from kvsim.cache.log import Log, grown_log, make_log, note
+from kvsim.cache.log import log_room as host_log_room
+from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, NoHost, Sizes
+from kvsim.cache.offload.below import LIFT, NOT_BELOW
+from kvsim.cache.offload.below import begin as below_begin
+from kvsim.cache.offload.below import came_from as below_came_from
+from kvsim.cache.offload.below import cascade as below_cascade
+from kvsim.cache.offload.below import complete as below_complete
+from kvsim.cache.offload.below import fetch as below_fetch
+from kvsim.cache.offload.below import lift as below_lift
+from kvsim.cache.offload.below import where as below_where
 from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
 from kvsim.cache.offload.order import scatter
 from kvsim.cache.offload.tracker import make_tracker, offer
-from kvsim.cache.tier import ABSENT, INSERTED_HERE, KEY, MET_HERE, MISSED_HERE, REUSED_HERE, STORED, WRITING
+from kvsim.cache.tier import ABSENT, INSERTED_HERE, KEY, MET_HERE, MISSED_HERE, REUSED_HERE, STORED, STRAIGHT, WRITING
 from kvsim.errors import LawError
 from kvsim.jit import kernel
-from kvsim.transfer.channel import DOWN, UP, Transfers, new_job, next_done, retire, submit
+from kvsim.transfer.channel import DOWN, POOL_READ, POOL_WRITE, SSD_READ, SSD_WRITE, UP, Transfers, new_job, next_done, retire, submit
 
-ROW = np.dtype([("next_store", "<i8"), ("jobs", "<i8"), ("rank", "<i8"), ("known", "<i8"), ("ended", "<i8")], align=True)
+ROW = np.dtype([("next_store", "<i8"), ("jobs", "<i8"), ("loads", "<i8"), ("rank", "<i8"), ("known", "<i8"), ("ended", "<i8")], align=True)
 META = np.dtype(
     [
         ("capacity", "<i8"),
@@ -73,6 +83,8 @@ class NativeHost(NamedTuple):
     scratch: NDArray[np.int32]
     tracker: Any
     policy: Any
+    log: Log
+    below: Any
 
 
 @kernel
@@ -81,6 +93,7 @@ def joined(e, h, r):  # type: ignore[no-untyped-def]
     request, row = e.requests[r], h.rows[r]
     row.next_store = 0
     row.jobs = 0
+    row.loads = 0
     row.rank = 0
     row.known = 0
     row.ended = 0
@@ -97,13 +110,23 @@ def match(e, h, r, hits):  # type: ignore[no-untyped-def]
     if row.jobs > 0:
         return -1
     size = e.config[0].block_tokens
-    count, waits = 0, False
+    count, waits, lifts = 0, False, False
     for k in range(hits, request.tokens // size):
         key = h.keys[e.ids[request.offset + k]]
         if key.ref == ABSENT:
-            break
-        waits = waits or key.ref == WRITING or key.loading > 0
+            below = below_where(e, h, e.ids[request.offset + k])
+            if below == NOT_BELOW:
+                break
+            lifts = lifts or below == LIFT
+        else:
+            waits = waits or key.ref == WRITING or key.loading > 0
         count += 1
+    if lifts:
+        # What finds no room in the host is a miss, and ends the hit.
+        reach = below_lift(e, h, r, hits, hits + count)
+        if row.jobs > 0:
+            return -1
+        count = reach - hits
     if count == 0:
         return 0
     return -1 if waits else count * size
@@ -141,25 +164,36 @@ def flush(e, h, slot):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
+def allocated(e, h, r, hits, tokens, first):  # type: ignore[no-untyped-def]
     """See `none.allocated`."""
     hand_out(e, h, r, 0)
     if tokens == 0:
         return
     request, row, meta = e.requests[r], h.rows[r], h.meta[0]
     upto = hits + tokens // e.config[0].block_tokens
+    direct = below_fetch(e, h, r, hits, upto)
     for k in range(hits, upto):
         key = h.keys[e.ids[request.offset + k]]
+        if key.ref == ABSENT:
+            continue
         if key.ref == 0:
             meta.idle -= 1
         key.ref += 1
         key.loading = 1
     for k in range(hits, upto):
-        meet(e, h, r, k, True)
-    h.loads[meta.loads] = new_job(e.transfers, UP, r, hits, upto, upto - hits)
-    meta.loads += 1
-    row.jobs += 1
+        if h.keys[e.ids[request.offset + k]].ref != ABSENT:
+            meet(e, h, r, k, True)
+    if direct < upto - hits:
+        h.loads[meta.loads] = new_job(e.transfers, UP, r, hits, upto, upto - hits - direct)
+        meta.loads += 1
+        row.jobs += 1
+        row.loads += 1
     row.next_store = upto
+    if first:
+        ssd, pool = below_came_from(e, h, r, hits, upto)
+        size = e.config[0].block_tokens
+        request.ssd_tokens = min(ssd * size, request.host_tokens)
+        request.pool_tokens = min(pool * size, request.host_tokens - request.ssd_tokens)
 
 
 @kernel
@@ -173,6 +207,8 @@ def take_room(e, h, r, lo, hi, wanted):  # type: ignore[no-untyped-def]
         meta.idle -= short
         meta.used -= short
         meta.evictions += short
+        for i in range(short):
+            note(h.log, h.scratch[i], 0)
         return True
     for i in range(base + lo, base + hi):
         if h.stored_by[i] == CANDIDATE:
@@ -291,7 +327,10 @@ def begin(e, h):  # type: ignore[no-untyped-def]
                 submit(e.transfers, host.planned[i], state.clock)
     for i in range(meta.loads):
         submit(e.transfers, host.loads[i], state.clock)
+        if e.config[0].layerwise:
+            state.overlap = max(state.overlap, e.transfers.jobs[host.loads[i]].done)
     meta.loads = 0
+    below_begin(e, h)
     if meta.flush:
         for slot in range(e.transfers.jobs.shape[0]):
             job = e.transfers.jobs[slot]
@@ -334,42 +373,72 @@ def complete(e, h):  # type: ignore[no-untyped-def]
             return
         job = e.transfers.jobs[slot]
         r = job.row
-        request, row, meta = e.requests[r], h.rows[r], h.meta[0]
-        for i in range(request.offset + job.lo, request.offset + job.hi):
-            key = h.keys[e.ids[i]]
-            if job.channel == UP:
-                key.ref -= 1
-                key.loading = 0
-            elif h.stored_by[i] == slot + 1:
-                key.ref = 0
-                h.stored_by[i] = 0
-                block = e.pool.blocks[e.table[i]]
-                if block.job == slot + 1:
-                    block.job = 0
-            else:
-                continue
-            if key.ref == 0:
-                meta.idle += 1
-                evict_idle(e, h, e.ids[i])
-        if job.channel == UP:
-            request.loaded = 1
-            request.load_s += job.done - request.load_start
-        row.jobs -= 1
+        if job.channel == UP or job.channel == DOWN:
+            take_in(e, h, slot)
+        else:
+            below_complete(e, h, slot)
+        h.rows[r].jobs -= 1
         retire(e.transfers, slot)
-        if row.ended and row.jobs == 0:
+        if h.rows[r].ended and h.rows[r].jobs == 0:
             let_go(e, h, r)
+
+
+@kernel
+def arrived(e, h, r, slot):  # type: ignore[no-untyped-def]
+    """One of the loads of request r has ended."""
+    h.rows[r].loads -= 1
+    if h.rows[r].loads == 0:
+        e.requests[r].loaded = 1
+        e.requests[r].load_s += e.transfers.jobs[slot].done - e.requests[r].load_start
+
+
+@kernel
+def take_in(e, h, slot):  # type: ignore[no-untyped-def]
+    """The blocks of a store are readable, those of a load are let go."""
+    job, meta = e.transfers.jobs[slot], h.meta[0]
+    request = e.requests[job.row]
+    if job.channel == UP:
+        arrived(e, h, job.row, slot)
+    for i in range(request.offset + job.lo, request.offset + job.hi):
+        key = h.keys[e.ids[i]]
+        if job.channel == UP:
+            if h.flags[i] & STRAIGHT:
+                continue
+            key.ref -= 1
+            key.loading = 0
+        elif h.stored_by[i] == slot + 1:
+            key.ref = 0
+            note(h.log, e.ids[i], 1)
+            block = e.pool.blocks[e.table[i]]
+            if block.job == slot + 1:
+                block.job = 0
+        else:
+            continue
+        if key.ref == 0:
+            meta.idle += 1
+            evict_idle(e, h, e.ids[i])
+    if job.channel == DOWN:
+        below_cascade(e, h, slot)
+        for i in range(request.offset + job.lo, request.offset + job.hi):
+            if h.stored_by[i] == slot + 1:
+                h.stored_by[i] = 0
 
 
 @kernel
 def room(e, h):  # type: ignore[no-untyped-def]
     """See `none.room`: a pass adds at most a load per waiting request and a store per scheduled or ended one."""
-    return e.transfers.meta[0] >= e.state[0].live + 2 * e.config[0].max_seqs + h.meta[0].ended
+    return e.transfers.meta[0] >= 4 * e.state[0].live + 2 * e.config[0].max_seqs + h.meta[0].ended + 2 * e.transfers.rings[DOWN].count
+
+
+@kernel
+def log_room(e, h):  # type: ignore[no-untyped-def]
+    """See `none.log_room`."""
+    h.log.now[0] = e.state[0].clock
+    return host_log_room(h.log)
 
 
 class NativeConnector(Connector):
     """The connector of one engine."""
-
-    has_host = True
 
     def __init__(self, tier: HostTier, prompt_only: bool, store_threshold: int) -> None:
         super().__init__(tier)
@@ -379,7 +448,14 @@ class NativeConnector(Connector):
     @property
     def parts(self) -> dict[str, Any]:
         """The hooks of this module and the policy's kernels."""
-        return {**{f"offload_{name}": globals()[name] for name in HOOKS}, **self.policy.parts}
+        lower = self._tiering.PARTS if self.tier.below else {}
+        return {**{f"offload_{name}": globals()[name] for name in HOOKS}, **self.policy.parts, **lower}
+
+    @property
+    def _tiering(self) -> Any:
+        from kvsim.cache.offload import tiering
+
+        return tiering
 
     def make_state(self, sizes: Sizes) -> NativeHost:
         """See `Connector.make_state`."""
@@ -401,7 +477,12 @@ class NativeConnector(Connector):
             scratch=np.zeros(blocks + 1, np.int32),
             tracker=make_tracker(ids if self.store_threshold >= 2 else 0),
             policy=self.policy.make_state(blocks, ids),
+            log=make_log(2 * blocks if sizes.logged else 0),
+            below=self._tiering.make_below(self.tier.below, sizes) if self.tier.below else NoHost(np.zeros(1, np.int64)),
         )
+
+    def _grow_below(self, state: NativeHost, **more: int) -> Any:
+        return self._tiering.grow_below(state.below, self.tier.below, **more) if self.tier.below else state.below
 
     def grow_ids(self, state: NativeHost, ids: int) -> NativeHost:
         """See `Connector.grow_ids`."""
@@ -410,7 +491,8 @@ class NativeConnector(Connector):
         t = state.tracker
         if self.store_threshold >= 2:
             t = t._replace(prev=grown(t.prev, ids + 1), next=grown(t.next, ids + 1), stamp=grown(t.stamp, ids + 1))
-        return state._replace(keys=keys, tracker=t, policy=self.policy.grow_ids(state.policy, ids))
+        below = self._grow_below(state, ids=ids)
+        return state._replace(keys=keys, tracker=t, policy=self.policy.grow_ids(state.policy, ids), below=below)
 
     def grow_rows(self, state: NativeHost, rows: int) -> NativeHost:
         """See `Connector.grow_rows`."""
@@ -418,13 +500,22 @@ class NativeConnector(Connector):
 
     def grow_arena(self, state: NativeHost, arena: int) -> NativeHost:
         """See `Connector.grow_arena`."""
-        return state._replace(flags=grown(state.flags, arena), stored_by=grown(state.stored_by, arena))
+        below = self._grow_below(state, arena=arena)
+        return state._replace(flags=grown(state.flags, arena), stored_by=grown(state.stored_by, arena), below=below)
 
     def grow_jobs(self, transfers: Transfers, state: NativeHost) -> tuple[Transfers, NativeHost]:
         """See `Connector.grow_jobs`."""
         transfers, state = super().grow_jobs(transfers, state)
         lists = {name: grown(getattr(state, name), transfers.jobs.size) for name in ("ended", "planned", "deferred", "loads")}
-        return transfers, state._replace(**lists)
+        return transfers, state._replace(**lists, below=self._grow_below(state, slots=transfers.jobs.size))
+
+    def grow_log(self, state: NativeHost) -> NativeHost:
+        """See `Connector.grow_log`."""
+        return state._replace(log=grown_log(state.log))
+
+    def log(self, state: NativeHost) -> Log:
+        """See `Connector.log`."""
+        return state.log
 
     def evictions(self, e: Any, h: Any) -> int:
         """See `Connector.evictions`."""
@@ -443,7 +534,10 @@ class NativeConnector(Connector):
         if idle_keys != meta.idle:
             raise LawError(f"host tier: {idle_keys} keys can be evicted, {meta.idle} counted")
         live = e.transfers.jobs[e.transfers.jobs.live == 1]
-        writing, reading = int(live.blocks[live.channel == DOWN].sum()), int(live.blocks[live.channel == UP].sum())
+        up, down = (live[np.isin(live.channel, channels)] for channels in ((DOWN, SSD_READ, POOL_READ), (UP, SSD_WRITE, POOL_WRITE)))
+        copies = int(self.tier.below.pool.state.meta.copies[0]) if self.tier.below and self.tier.below.pool else 1
+        writing = int(up.blocks[up.hi > up.lo].sum())
+        reading = int((down.blocks // np.where(down.channel == POOL_WRITE, copies, 1)).sum())
         if int((ref == WRITING).sum()) != writing or int(ref[ref > 0].sum()) != reading:
             raise LawError("host tier: keys in flight differ from the blocks of live transfer jobs")
 
@@ -456,6 +550,8 @@ class VllmNative:
     store_threshold: int = 0
     prompt_only: bool = True
     one_copy: ClassVar[bool] = True  # of KV that every rank holds alike (MLA)
+    null_blocks: ClassVar[int] = 0
+    tiering: ClassVar[bool] = True  # tiers below the host can be behind it (vLLM's TieringOffloadingSpec)
 
     def connector(self, tier: HostTier) -> NativeConnector:
         """The connector of one engine over `tier`."""

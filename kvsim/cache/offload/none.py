@@ -19,8 +19,8 @@ def match(e, h, r, hits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
-    """Request `r` got its blocks; `tokens` of them are to be loaded behind `hits` local blocks."""
+def allocated(e, h, r, hits, tokens, first):  # type: ignore[no-untyped-def]
+    """Request `r` got its blocks; `tokens` of them are to be loaded behind `hits` local blocks. `first`: it counts as its hit."""
 
 
 @kernel
@@ -64,4 +64,10 @@ def next_completion(e, h):  # type: ignore[no-untyped-def]
 @kernel
 def room(e, h):  # type: ignore[no-untyped-def]
     """Whether the connector's arrays hold whatever one more pass can add."""
+    return True
+
+
+@kernel
+def log_room(e, h):  # type: ignore[no-untyped-def]
+    """Whether the tier's log of keys that come and go holds one more pass."""
     return True

@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvsim.arrays import grown
+from kvsim.cache.log import Log, grown_log
+from kvsim.cache.log import log_room as pool_log_room
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
 from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
 from kvsim.cache.offload.order import scatter
@@ -120,7 +122,7 @@ def match(e, h, r, hits):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def allocated(e, h, r, hits, tokens):  # type: ignore[no-untyped-def]
+def allocated(e, h, r, hits, tokens, first):  # type: ignore[no-untyped-def]
     """See `none.allocated`. The pins of the look-up become those of the load."""
     row, meta = h.rows[r], h.meta[0]
     row.tracked = 1
@@ -239,10 +241,12 @@ def begin(e, h):  # type: ignore[no-untyped-def]
     if state.preempted:
         state.flushes += 1
         for c in range(2):
-            if e.transfers.channels[c].count > 0:
-                state.clock = max(state.clock, e.transfers.channels[c].free_at)
+            if e.transfers.rings[c].count > 0:
+                state.clock = max(state.clock, e.transfers.link.way[c].free_at)
     if meta.load_job:
         submit(e.transfers, meta.load_job - 1, state.clock)
+        if e.config[0].layerwise:
+            state.overlap = e.transfers.jobs[meta.load_job - 1].done
         meta.load_job = 0
 
 
@@ -270,9 +274,9 @@ def ended(e, h, r):  # type: ignore[no-untyped-def]
 def take_in_loads(e, h):  # type: ignore[no-untyped-def]
     """Loads done by now: all their blocks are there; the host blocks and the HBM blocks lose the load's references."""
     count = 0
-    channel = e.transfers.channels[UP]
-    while channel.count > 0:
-        slot = e.transfers.queue[UP, channel.head]
+    ring = e.transfers.rings[UP]
+    while ring.count > 0:
+        slot = e.transfers.queue[UP, ring.head]
         job = e.transfers.jobs[slot]
         if job.done > e.state[0].clock:
             break
@@ -314,8 +318,8 @@ def take_in_store(e, h, slot):  # type: ignore[no-untyped-def]
 def complete(e, h):  # type: ignore[no-untyped-def]
     """See `none.complete`: loads first, then stores."""
     take_in_loads(e, h)
-    while e.transfers.channels[DOWN].count > 0:
-        slot = e.transfers.queue[DOWN, e.transfers.channels[DOWN].head]
+    while e.transfers.rings[DOWN].count > 0:
+        slot = e.transfers.queue[DOWN, e.transfers.rings[DOWN].head]
         if e.transfers.jobs[slot].done > e.state[0].clock:
             break
         take_in_store(e, h, slot)
@@ -328,10 +332,17 @@ def room(e, h):  # type: ignore[no-untyped-def]
     return e.transfers.meta[0] >= 2
 
 
+@kernel
+def log_room(e, h):  # type: ignore[no-untyped-def]
+    """See `none.log_room`."""
+    h.cpu.log.now[0] = e.state[0].clock
+    return pool_log_room(h.cpu.log)
+
+
 class SimpleConnector(Connector):
     """The connector of one engine. `HostTier.blocks` counts the host pool's null block: one less is usable."""
 
-    has_host = True
+    null_blocks: ClassVar[int] = 1
 
     def __init__(self, tier: HostTier, lazy: bool) -> None:
         super().__init__(tier)
@@ -350,7 +361,7 @@ class SimpleConnector(Connector):
         meta.target = 2 * -(-sizes.max_batched // sizes.block_tokens)
         ring = np.zeros(blocks + 1, np.int32)
         return SimpleHost(
-            cpu=make_pool(blocks, sizes.ids),
+            cpu=make_pool(blocks, sizes.ids, logged=sizes.logged),
             rows=np.zeros(sizes.rows, ROW).view(np.recarray),
             meta=meta,
             table=np.zeros(sizes.arena, np.int32),
@@ -383,6 +394,14 @@ class SimpleConnector(Connector):
             base, lo, count = int(e.requests.offset[r]), int(h.rows.lo[r]), int(h.rows["count"][r])
             np.add.at(held, e.table[base + lo : base + lo + count], 1)
         return held
+
+    def grow_log(self, state: SimpleHost) -> SimpleHost:
+        """See `Connector.grow_log`."""
+        return state._replace(cpu=state.cpu._replace(log=grown_log(state.cpu.log)))
+
+    def log(self, state: SimpleHost) -> Log:
+        """See `Connector.log`."""
+        return state.cpu.log
 
     def evictions(self, e: Any, h: Any) -> int:
         """See `Connector.evictions`."""
@@ -427,6 +446,7 @@ class VllmSimpleEager:
     """vLLM's SimpleCPUOffloadConnector, eager: every computed block, prompt and output, is copied one step later."""
 
     own_eviction: ClassVar[str] = "lru"  # the free queue's order, whatever the tier says
+    null_blocks: ClassVar[int] = SimpleConnector.null_blocks
 
     def connector(self, tier: HostTier) -> SimpleConnector:
         """The connector of one engine over `tier`."""
@@ -439,6 +459,7 @@ class VllmSimpleLazy:
     """vLLM's SimpleCPUOffloadConnector, lazy: blocks are copied when they near eviction from HBM."""
 
     own_eviction: ClassVar[str] = "lru"
+    null_blocks: ClassVar[int] = SimpleConnector.null_blocks
 
     def connector(self, tier: HostTier) -> SimpleConnector:
         """The connector of one engine over `tier`."""
