@@ -71,7 +71,7 @@ ROUTERS = st.sampled_from(list(ROUTER)) | st.fixed_dictionaries(
 OVERRIDES = st.fixed_dictionaries(
     {},
     optional={
-        "cluster.tiers.dram": st.none() | DRAM,
+        "cluster.tiers": BELOW | st.fixed_dictionaries({"dram": st.none() | DRAM}),
         "cluster.engine.max_num_seqs": st.just("auto") | COUNTS,
         "workload.clients.concurrency": COUNTS,
         "workload.synthetic": SYNTHETICS,
