@@ -155,6 +155,8 @@ class Front:
 
     def _choose(self, side: Side, request: Request, at_s: float) -> int:
         """An engine of `side`; NOWHERE where the request was refused, or waits for a worker to come back."""
+        if (only := side.only) is not None:
+            return only
         if not side.open:
             if request.row != NOWHERE:  # prefilled for nobody
                 self.fleet.engines[request.worker].let_go(request.row, self.env.now)

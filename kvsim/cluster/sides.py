@@ -51,6 +51,12 @@ class Side:
         """Whether any worker is alive."""
         return bool(self.alive[self._members].any())
 
+    @property
+    def only(self) -> int | None:
+        """The engine that every request goes to, if it is alive and there is nothing to choose."""
+        simple = len(self.workers) == 1 and self.router.cache is None and not self.router.told_first_tokens
+        return self.workers[0] if simple and self.alive[self.workers[0]] else None
+
     def choose(self, arrival: Arrival) -> int:
         """The engine that serves `arrival`, or `REJECT`."""
         if self.router.told_first_tokens:

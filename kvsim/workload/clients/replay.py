@@ -128,6 +128,8 @@ class Replay:
             self.env.timeout(max(at - self.env.now, 0.0)).callbacks.append(lambda _: self._ring(at))
 
     def _ring(self, at_s: float) -> None:
+        if at_s != self._armed:  # an earlier turn came up meanwhile, and has armed what follows
+            return
         self._armed = math.inf
         while self._timers and self._timers[0][0] <= at_s:
             due_s, number = heappop(self._timers)
