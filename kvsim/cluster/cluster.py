@@ -249,8 +249,9 @@ def _columns(rows: Any, done: list[Request], front: Front, workload: Workload) -
     worker = np.array([r.worker for r in done], np.int64)
     decoder = np.array([r.decoder for r in done], np.int64)
     computed = hits["prompt"] - hits["hbm_tokens"] - hits["host_tokens"]
-    # Whatever was scheduled beyond the prompt's misses and one pass over the output was computed before.
-    again = hits["work"] - computed - (hits["output"] - 1)
+    # Whatever was scheduled beyond the prompt's misses and one pass over the output was computed before. After a preemption it may be less:
+    # what stands behind a gap in the cache counts as missed at first, and is a hit once the gap has been filled.
+    again = np.maximum(hits["work"] - computed - (hits["output"] - 1), 0)
     if split:
         again = np.where(there, again + rows["work"] - rows["output"], again)
     scheduled = hits["scheduled"]

@@ -69,9 +69,10 @@ class Front:
         engine = self.fleet.engines[index]
         for number in engine.take_landed():
             request = self.flying[number]
-            request.handed_over = True
             request.handover = engine.handover(request.decoder_row)
-            self.fleet.engines[request.worker].let_go(request.row, self.env.now)
+            if not request.handed_over:  # else whoever gave it went down since, and there is nothing to let go
+                request.handed_over = True
+                self.fleet.engines[request.worker].let_go(request.row, self.env.now)
         rows = engine.harvest()
         if not len(rows):
             return
@@ -91,7 +92,7 @@ class Front:
                     continue
             elif self.second is not None:
                 self.second.ended(number, finish)
-                if status == REJECTED:
+                if status == REJECTED and not request.handed_over:
                     self.fleet.engines[request.worker].let_go(request.row, self.env.now)
             else:
                 self.first.ended(number, finish)
@@ -110,7 +111,9 @@ class Front:
         lost = [r for r in self.flying.values() if (r.decoder if r.decoder != NOWHERE else r.worker) in dead]
         orphans = [r for r in self.flying.values() if r.decoder != NOWHERE and r.worker in dead and not r.handed_over and r not in lost]
         for request in orphans:
-            self.fleet.engines[request.decoder].fail_handover(request.decoder_row)
+            engine = self.fleet.engines[request.decoder]
+            if not engine.e.requests.loaded[request.decoder_row]:  # else it landed in the step under way, which tells of it at its end
+                engine.fail_handover(request.decoder_row)
             request.handed_over = True
         for request in lost:
             number = request.turn.number

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from kvsim.arrays import grown
 from kvsim.cache.offload import HOOKS, BelowTier, Connector, HostTier, Sizes
-from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
+from kvsim.cache.offload.jobs import next_completion  # noqa: F401  (a hook, taken by name)
 from kvsim.cache.offload.none import log_room  # noqa: F401
 from kvsim.cache.pool import NONE, release, touch
-from kvsim.cache.store import HIT, MISS, Store, look, make_room, put
+from kvsim.cache.store import HIT, MISS, SharedStore, Store, look, make_room, put
 from kvsim.cache.store import touch as touch_store
 from kvsim.cache.tier import STORED
 from kvsim.jit import kernel
@@ -206,6 +206,12 @@ def complete(e, h):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def open_work(e, h):  # type: ignore[no-untyped-def]
+    """See `none.open_work`: blocks of ended requests wait to be written, or some job holds a slot."""
+    return h.meta[0].late > 0 or e.transfers.meta[0] < e.transfers.jobs.shape[0]
+
+
+@kernel
 def room(e, h):  # type: ignore[no-untyped-def]
     """See `none.room`."""
     return e.transfers.meta[0] >= e.state[0].live + 2
@@ -224,8 +230,8 @@ class DirectConnector(Connector):
         return {f"offload_{name}": globals()[name] for name in HOOKS}
 
     def _store(self, ids: int) -> Store:
-        ssd, pool = self.below.stores(ids)
-        return pool if self.below.has_pool else ssd
+        store = self.below.pool or self.below.ssd or SharedStore(ids, 0)
+        return store.grow(ids)
 
     def make_state(self, sizes: Sizes) -> DirectHost:
         """See `Connector.make_state`."""
