@@ -113,7 +113,7 @@ class Front:
         for request in orphans:
             engine = self.fleet.engines[request.decoder]
             if not engine.e.requests.loaded[request.decoder_row]:  # else it landed in the step under way, which tells of it at its end
-                engine.fail_handover(request.decoder_row)
+                engine.fail_handover(request.decoder_row, now)
             request.handed_over = True
         for request in lost:
             number = request.turn.number

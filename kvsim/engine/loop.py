@@ -118,13 +118,13 @@ def let_go(e, r, now):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fail_handover(e, r):  # type: ignore[no-untyped-def]
-    """The node that was to hand over the prompt of `r` is gone: what is missing is computed here."""
+def fail_handover(e, r, now):  # type: ignore[no-untyped-def]
+    """The node that was to hand over the prompt of `r` is gone at `now`: what is missing is computed here."""
     request = e.requests[r]
     request.remote = 0
     if request.status == LOADING:
         e.state[0].receiving -= 1
-        request.load_s += e.state[0].clock - request.load_start
+        request.load_s += now - request.load_start
         request.loaded = 1
         request.computed = request.local
 
@@ -151,13 +151,11 @@ def recycle(e):  # type: ignore[no-untyped-def]
 
 @kernel
 def due(e, h):  # type: ignore[no-untyped-def]
-    """When the engine can go on: now, or when the next request arrives; infinity if none will."""
+    """When the engine can go on: now, with requests or transfers to see to; or when the next request arrives; infinity if none will."""
     state = e.state[0]
-    if state.live > 0 and not state.blocked:
+    if not state.blocked and (state.live > 0 or offload_open_work(e, h)):
         return state.clock
-    if state.inbox == 0:
-        return np.inf
-    return state.clock if offload_open_work(e, h) else max(state.clock, e.inbox_s[0])
+    return max(state.clock, e.inbox_s[0]) if state.inbox > 0 else np.inf
 
 
 @kernel

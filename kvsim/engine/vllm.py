@@ -242,9 +242,9 @@ class VllmEngine:
         request = self.e.requests[row]
         return float(request.remote_from), float(request.remote_at), int(request.external)
 
-    def fail_handover(self, row: int) -> None:
+    def fail_handover(self, row: int, now_s: float) -> None:
         """What was to be handed over to `row` is lost: it is computed here."""
-        loop.fail_handover(self.handles()[0], row)
+        loop.fail_handover(self.handles()[0], row, now_s)
 
     @property
     def first_token_s(self) -> NDArray[np.float64]:

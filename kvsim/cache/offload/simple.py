@@ -22,7 +22,7 @@ from kvsim.arrays import grown
 from kvsim.cache.log import Log, grown_log
 from kvsim.cache.log import log_room as pool_log_room
 from kvsim.cache.offload import HOOKS, OFFLOAD, Connector, HostTier, Sizes
-from kvsim.cache.offload.jobs import next_completion, open_work  # noqa: F401  (hooks, taken by name)
+from kvsim.cache.offload.jobs import next_completion  # noqa: F401  (a hook, taken by name)
 from kvsim.cache.offload.order import scatter
 from kvsim.cache.pool import NONE, Pool, check_pool, make_pool, register, release, take, touch
 from kvsim.cache.tier import STORED
@@ -324,6 +324,12 @@ def complete(e, h):  # type: ignore[no-untyped-def]
             break
         take_in_store(e, h, slot)
         retire(e.transfers, slot)
+
+
+@kernel
+def open_work(e, h):  # type: ignore[no-untyped-def]
+    """See `none.open_work`: blocks of ended requests wait to be copied, or some job holds a slot."""
+    return h.meta[0].late > 0 or e.transfers.meta[0] < e.transfers.jobs.shape[0]
 
 
 @kernel
