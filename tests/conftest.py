@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("kvsim", deadline=None)  # the first call of a kernel compiles it
-settings.load_profile("kvsim")
+# The first call of a kernel compiles it: no deadlines. The same examples each time, unless HYPOTHESIS_PROFILE=search looks for new ones.
+settings.register_profile("kvsim", deadline=None, derandomize=True)
+settings.register_profile("search", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "kvsim"))
 
 
 @pytest.fixture

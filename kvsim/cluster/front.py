@@ -112,7 +112,7 @@ class Front:
         orphans = [r for r in self.flying.values() if r.decoder != NOWHERE and r.worker in dead and not r.handed_over and r not in lost]
         for request in orphans:
             engine = self.fleet.engines[request.decoder]
-            if not engine.e.requests.loaded[request.decoder_row]:  # else it landed in the step under way, which tells of it at its end
+            if engine.handover(request.decoder_row)[1] > now:  # else it has arrived, which the step under way tells at its end
                 engine.fail_handover(request.decoder_row, now)
             request.handed_over = True
         for request in lost:

@@ -31,6 +31,9 @@ def step(es, hs, lo, hi, at, until, told):  # type: ignore[no-untyped-def]
     longest, scheduled, upcoming, stuck = 0.0, 0, np.inf, -1
     for i in range(lo, hi):
         prepare(es[i], hs[i])
+        at = max(at, es[i].state[0].clock)
+    for i in range(lo, hi):
+        es[i].state[0].clock = at  # where one waits for a flush, all do
         longest = max(longest, execute(es[i]))
         scheduled += es[i].state[0].scheduled
         upcoming = min(upcoming, next_event(es[i], hs[i]))

@@ -119,14 +119,27 @@ def let_go(e, r, now):  # type: ignore[no-untyped-def]
 
 @kernel
 def fail_handover(e, r, now):  # type: ignore[no-untyped-def]
-    """The node that was to hand over the prompt of `r` is gone at `now`: what is missing is computed here."""
-    request = e.requests[r]
+    """The node that hands over the prompt of `r` is gone at `now`, before its end: what is missing is computed here.
+
+    In a step under way at `now`, the engine may already have taken in what would have arrived before the step's end.
+    """
+    state, request = e.state[0], e.requests[r]
     request.remote = 0
-    if request.status == LOADING:
-        e.state[0].receiving -= 1
+    if request.status != LOADING:
+        return
+    if request.loaded:
+        request.load_s -= request.remote_at - now
+        kept = 0
+        for i in range(state.landed):
+            if e.landed[i] != r:
+                e.landed[kept] = e.landed[i]
+                kept += 1
+        state.landed = kept
+    else:
         request.load_s += now - request.load_start
-        request.loaded = 1
-        request.computed = request.local
+        state.receiving -= 1
+    request.loaded = 1
+    request.computed = request.local
 
 
 @kernel

@@ -144,7 +144,7 @@ def test_starts_without_recorded_times_follow_the_delays(tmp_path: Path) -> None
 
 
 def test_an_hour_of_the_corpus(shared: Path) -> None:
-    """64 lanes of the recorded v8 sessions, answers of 5 s: 64 live trees from the opening on, nothing sent twice, no wait beyond the caps."""
+    """64 lanes of recorded sessions, answers of 5 s: 64 live trees from the opening on, nothing sent twice, no wait beyond the caps."""
     workload = load(shared / "traces" / "agentx-v8-dev.jsonl.xz")
     server = drive(workload, partial(AgentX, lanes=64, seed=42), 5.0)
     assert server.opened is not None

@@ -43,8 +43,10 @@ def play(engines: list[VllmEngine], groups: NDArray[np.int64], horizons: list[fl
             stopped = int(advance(bundles([e for e, _ in handles]), bundles([h for _, h in handles]), groups, until, told))
             if engines[stopped // fleet.N_REASONS].make_room(stopped % fleet.N_REASONS):
                 continue
-            steps = [np.asarray(engine.e.trace.steps)["start"][: int(engine.e.trace.meta[0])] for engine in engines]
-            assert all((start < min(until, told[-1])).all() for start in steps)
+            for engine in engines:
+                if engine.e.state.flushes[0] == 0:  # a pass that waits for a flush is made before, its step begins after
+                    starts = np.asarray(engine.e.trace.steps)["start"][: int(engine.e.trace.meta[0])]
+                    assert (starts < min(until, told[-1])).all()
             if told[-1] == math.inf or told[-1] > until:
                 break
             at = told[-1]
@@ -65,7 +67,7 @@ def fleet_of(shape: Shape, w: Workload) -> list[VllmEngine]:
 
 @pytest.mark.slow_without_jit
 @pytest.mark.parametrize("tiers", ["none", "native-lru", "simple-lazy", "native+ssd", "gds"])
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(
     raw=SESSIONS,
     horizons=st.lists(st.floats(0, 60), max_size=4),
@@ -94,7 +96,7 @@ def test_together_as_alone(
 
 @pytest.mark.slow_without_jit
 @pytest.mark.parametrize("tiers", ["none", "native-lru", "simple-eager"])
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(raw=SESSIONS, owners=st.lists(st.integers(0, 1), min_size=24, max_size=24))
 def test_a_group_steps_as_one(tiers: str, raw: list[Session], owners: list[int]) -> None:
     """Ranks in lockstep: steps of the two begin and end at the same times; where one waits for a flush the other does too."""

@@ -210,7 +210,8 @@ def plan(e, h):  # type: ignore[no-untyped-def]
     state, meta = e.state[0], h.meta[0]
     began = meta.pairs
     if meta.lazy:
-        plan_lazy(e, h)
+        if state.live > 0:  # an engine without requests makes no steps: what is under way ends, nothing new begins
+            plan_lazy(e, h)
     else:
         for i in range(state.preempted):
             h.rows[e.preempted[i]].cursor = 0
