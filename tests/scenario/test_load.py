@@ -181,7 +181,7 @@ def test_own_scenarios_are_found_from_anywhere(tmp_path: Path, monkeypatch: pyte
 def test_own_scenarios_hold(path: Path, write: Write) -> None:
     trace = write("", "trace.jsonl")
     s = load(path, [f"workload.trace={trace}"] if "trace: null" in path.read_text() else [])
-    assert [name for name, _ in s.arms()] == ["HBM only", "HBM + DRAM"]
-    assert len(s.workload.clients.concurrency) >= 8
+    assert len(dict(s.arms())) == len(s.arms()) >= 2
+    assert len(s.workload.clients.concurrency) >= 1
     assert load(write(s.dump())) == s
     assert isinstance(s, Scenario)
