@@ -21,3 +21,10 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the large inputs are not here: set KVSIM_SHARED to their folder")
     return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The large inputs take kernels even to be read."""
+    for item in items:
+        if "shared" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow_without_jit)
